@@ -1,0 +1,1 @@
+"""Attention and KV movement on one device."""

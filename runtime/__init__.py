@@ -1,0 +1,1 @@
+"""The engine: sequences, KV cache, schedule, constraints and models, in token ids."""

@@ -1,0 +1,1 @@
+"""Constraints on generated text: one protocol, byte automata underneath."""

@@ -1,0 +1,1 @@
+"""Finding, fetching, converting and loading models and tokenizers."""
