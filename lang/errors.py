@@ -31,11 +31,14 @@ __all__ = [
     "EngineClosed",
     "EngineFailed",
     "FurcateError",
+    "InvalidChoices",
     "InvalidMark",
+    "NoModel",
     "ModelLoadError",
     "ModelNotFound",
     "NoChatTemplate",
     "ProgramTimeout",
+    "TemplateRefused",
     "Truncated",
     "UnboundedGeneration",
     "UnsatisfiableConstraint",
@@ -76,12 +79,24 @@ class ContextBusy(FurcateError):
     """A context was used while its own fork was running, or twice at once."""
 
 
+class InvalidChoices(FurcateError, ValueError):
+    """The choices of a ``select`` are empty, or two of them have the same text."""
+
+
+class NoModel(FurcateError):
+    """A program was run and no model is set."""
+
+
 class InvalidMark(FurcateError):
     """A mark of another context, or one that an earlier rewind has dropped."""
 
 
 class NoChatTemplate(FurcateError):
     """A role was used with a model that has no chat template."""
+
+
+class TemplateRefused(FurcateError):
+    """The model's chat template forbids or drops a turn at this place."""
 
 
 class UnboundedGeneration(FurcateError):
