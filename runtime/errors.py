@@ -21,6 +21,10 @@ class UnsatisfiableConstraint(FurcateError):
     """No text satisfies the constraint, or none within ``max_tokens``."""
 
 
+class InvalidRegex(FurcateError):
+    """A regular expression is malformed, or uses what a constraint cannot express; the message shows where."""
+
+
 class UnsupportedByBackend(FurcateError):
     """The model or backend lacks a feature that was asked for; the message names it."""
 
