@@ -66,6 +66,14 @@ class ChatFormat:
         """What stands between the last turn's content and what the model is to write."""
         return self._segment(roles, generation=True)
 
+    def bare_header(self) -> Segment:
+        """What opens an assistant turn, without what closes the turn before it."""
+        whole = self._render(("user",), generation=True)
+        marker = _PLACEHOLDER.format(0)
+        before = self._render(("user",))
+        closing = before[before.index(marker) + len(marker) :]
+        return self._split(whole[whole.index(marker) + len(marker) :].removeprefix(closing))
+
     def content(self, role: str, text: str) -> str:
         """``text`` as the template would show it: some templates strip it."""
         if role not in self._trims:
@@ -89,7 +97,7 @@ class ChatFormat:
         return min(ends) if ends else None
 
     def unstable(self) -> str | None:
-        """Why the template is not prefix-stable: what it renders differently once a conversation goes on. None if it is.
+        """Why the template is not prefix-stable: what it renders differently as a conversation goes on; None if it is.
 
         A conversation is then rendered segment by segment, which differs from what the template renders as a whole.
         """
@@ -183,9 +191,6 @@ class ChatFormat:
 
 def spell(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Text of ``ids`` with special tokens spelled out."""
-    spelling = {i: s for s, i in tokenizer.special_ids.items()}
-    parts: list[bytes] = [
-        (tokenizer.vocabulary.token_bytes[i] or spelling.get(i, "").encode()) if i not in spelling else spelling[i].encode()
-        for i in ids
-    ]
-    return b"".join(parts).decode("utf-8", errors="replace")
+    spelling = {i: s.encode() for s, i in tokenizer.special_ids.items()}
+    token_bytes = tokenizer.vocabulary.token_bytes
+    return b"".join(spelling[i] if i in spelling else token_bytes[i] or b"" for i in ids).decode("utf-8", "replace")

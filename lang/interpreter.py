@@ -42,18 +42,27 @@ class Task(greenlet.greenlet):
         self.waits = 0  # number of the current wait: a wake-up of an earlier one is stale
         self.waiting: Ticket[Any] | None = None
         self.driver: _Driver | None = None  # set while the body is a coroutine
+        self.local: Any = None  # what the language keeps per task
 
     def _run_body(self) -> None:
         try:
             if self.cancel_error is not None:
                 raise self.cancel_error
-            value = self.body()
-            if isinstance(value, Coroutine):
-                value = self._drive(value)
-        except BaseException as error:  # noqa: BLE001 - the outcome carries it to whoever waits
+            value = self.settle(self.body())
+        except BaseException as error:
             self.outcome.resolve(error=error)
         else:
             self.outcome.resolve(value)
+
+    def settle(self, value: Any) -> Any:
+        """What a body returned, awaited if it is a coroutine."""
+        if not isinstance(value, Coroutine):
+            return value
+        if self.driver is None:
+            return self._drive(value)
+        inner = self.interpreter.spawn(lambda: value)  # a plain call of an async program inside an async body
+        inner.local = self.local
+        return self.wait(inner.outcome)
 
     def wait(self, ticket: Ticket[R]) -> R:
         """Suspend until ``ticket`` is resolved; returns or raises its outcome, or raises the task's cancellation."""
@@ -146,6 +155,9 @@ class _Driver(Coroutine[Any, Any, None]):
         self.resume._asyncio_future_blocking = True
         return self.resume
 
+    def close(self) -> None:
+        self.coroutine.close()
+
     def __await__(self) -> Generator[Any, None, None]:
         raise RuntimeError("stepped by its asyncio task only")
 
@@ -173,6 +185,10 @@ class Interpreter:
         self.loop.run_forever()
 
     # ---- any thread
+    def is_own_thread(self) -> bool:
+        """Whether the caller runs on the interpreter's thread."""
+        return threading.current_thread() is self.thread
+
     def wake(self, task: Task, number: int) -> None:
         """Resume ``task`` if it is still in its wait ``number``."""
         self._enqueue(task, number)
@@ -200,7 +216,7 @@ class Interpreter:
         def begin() -> None:
             try:
                 ticket = start()
-            except BaseException as error:  # noqa: BLE001 - handed to the waiting thread
+            except BaseException as error:
                 future.set_exception(error)
                 return
             ticket.add_done_callback(lambda: _transfer(ticket, future))
@@ -249,7 +265,7 @@ class Interpreter:
 def _transfer(ticket: Ticket[R], future: Future[R]) -> None:
     try:
         result = ticket.result()
-    except BaseException as error:  # noqa: BLE001 - handed to the waiting thread
+    except BaseException as error:
         future.set_exception(error)
     else:
         future.set_result(result)

@@ -139,6 +139,10 @@ class Ticket(Generic[R]):
             raise self._error
         return self._result  # type: ignore[return-value]  # set together with done
 
+    def on_cancel(self, cancel: Callable[[], None]) -> None:
+        """Set what ``cancel`` asks for, where it can only be known after the ticket is made."""
+        self._cancel = cancel
+
     def cancel(self) -> None:
         """Ask for the work to stop; the ticket then resolves with an error within one engine step, or has finished."""
         if self._cancel is not None and not self.done:

@@ -1,0 +1,102 @@
+"""A model that runs in this process: weights, runner and engine behind the language's Model."""
+
+from __future__ import annotations
+
+import difflib
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ...kernels.layout import BLOCK_SIZE
+from ...runtime.engine import Engine
+from ...runtime.model_runner import ModelRunner, bytes_per_block
+from ...runtime.models import LoadedModel, load_model
+from ...runtime.requests import Branch
+from ...runtime.sampler import Sampler
+from .base import Model
+
+MAX_POOL_BYTES = 4 << 30
+"""Default ceiling of the KV pool on a CPU; below it, a quarter of the free memory."""
+
+_OPTIONS = ("kv_tokens", "max_step_tokens", "plan", "deterministic", "dtype", "device")
+
+
+class EngineModel(Model):
+    """A loaded model with an engine of its own. The engine stops when the model is closed or collected."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        kv_tokens: int | None = None,
+        max_step_tokens: int = 512,
+        plan: bool = True,
+        deterministic: bool = True,
+    ) -> None:
+        self.name = loaded.name
+        self.tokenizer = loaded.tokenizer
+        self.max_context = loaded.max_context
+        self.plan = plan
+        """Whether runs use the compiled graph; values are the same without."""
+        num_blocks = -(-kv_tokens // BLOCK_SIZE) if kv_tokens is not None else default_blocks(bytes_per_block(loaded))
+        self._namespace = f"{loaded.name}@{loaded.weights_version}"
+        self._engine = Engine(
+            ModelRunner(loaded, num_blocks=num_blocks, deterministic=deterministic),
+            loaded.tokenizer.vocabulary,
+            Sampler(loaded.tokenizer.vocabulary),
+            num_blocks=num_blocks,
+            max_context=loaded.max_context,
+            encode=loaded.tokenizer.encode,
+            max_step_tokens=max_step_tokens,
+            plan=plan,
+        )
+        self._finalizer = weakref.finalize(self, self._engine.close)
+        self._finalizer.atexit = False  # the engine's thread is a daemon: nothing to wait for at exit
+
+    @classmethod
+    def load(cls, name: str, **options: Any) -> EngineModel:
+        """Load ``name`` with the options of ``furcate.load``; an unknown option is a TypeError."""
+        for option in options:
+            if option not in _OPTIONS:
+                near = difflib.get_close_matches(option, _OPTIONS, n=1)
+                hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(_OPTIONS)}"
+                raise TypeError(f"load() has no option {option!r}; {hint}")
+        weights = {key: options.pop(key) for key in ("dtype", "device") if key in options}
+        if isinstance(weights.get("dtype"), str):
+            weights["dtype"] = getattr(torch, weights["dtype"])
+        return cls(load_model(name, **weights), **options)
+
+    def root(self, namespace: str = "") -> Branch:
+        """A fresh, empty branch under this model's weights and ``namespace``."""
+        return self._engine.root(f"{self._namespace}/{namespace}")
+
+    def stats(self) -> Mapping[str, int]:
+        """Counters of the pool, the tree and the engine; see ``Model.stats``."""
+        return self._engine.stats()
+
+    def check_integrity(self) -> None:
+        """Walk pool, tables, tree and pins; raises RuntimeError naming the broken invariant."""
+        self._engine.check_integrity()
+
+    def close(self) -> None:
+        """Stop the engine's thread and drop the pool. Idempotent."""
+        self._finalizer()
+
+
+def default_blocks(block_bytes: int) -> int:
+    """Blocks of the default pool: a quarter of the free memory, at most MAX_POOL_BYTES."""
+    return max(64, min(MAX_POOL_BYTES, free_bytes() // 4) // block_bytes)
+
+
+def free_bytes() -> int:
+    """Memory that can be had without swapping, in bytes."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            for line in lines:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 4 * MAX_POOL_BYTES  # not Linux: let the ceiling decide

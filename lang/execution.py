@@ -1,0 +1,213 @@
+"""A run in progress: its model, settings, seed, tasks, recorded graph, usage and events."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.hints import NO_HINTS, Hints
+from ..runtime.metrics import Usage
+from ..runtime.requests import SampleKey
+from .backends.base import Model
+from .budget import Budget, Ledger
+from .chat import ChatFormat
+from .graph import Graph, Node, NodeKind, Site
+from .interpreter import Task
+from .recorder import Recorder
+from .run import Event, Run
+from .sites import call_sites
+
+if TYPE_CHECKING:
+    from .context import Context
+
+_run_numbers = itertools.count(1)
+_formats: weakref.WeakKeyDictionary[Model, ChatFormat] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What ``Program.using`` sets; None inherits from the caller, or is the default."""
+
+    model: Model | str | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    budget: Budget | None = None
+    timeout: float | None = None
+
+    def over(self, inherited: Settings) -> Settings:
+        """These settings, with what they leave open taken from ``inherited``."""
+        own = {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+        return replace(inherited, **own)
+
+
+@dataclass(slots=True)
+class Body:
+    """The function whose frame a chain of call sites starts from: a program's, or a branch's."""
+
+    code: CodeType | None
+    plan: Graph | None
+    scope: int | None
+    """Planned Fork node of a branch body; None in the program's own body."""
+    node: int | None
+    """Recorded node whose region the body's operations belong to."""
+    seed_path: str
+    execution: Execution
+    calls: int = 0
+    """Nested programs called so far: part of their seed path."""
+
+
+@dataclass(slots=True)
+class Place:
+    """An operation's place: in the source, in the plan, in the record."""
+
+    site: Site | None
+    node: int
+    planned: Node | None
+
+    @property
+    def where(self) -> str:
+        return f"{self.site.file}:{self.site.line}" if self.site else "<unknown>"
+
+    def hints(self) -> Hints:
+        """What the plan knows of this operation, for the engine."""
+        if self.planned is None:
+            return NO_HINTS
+        attrs = self.planned.attrs
+        return Hints(
+            token_bound=attrs.get("bound"),
+            last_use=bool(attrs.get("last_use", False)),
+            coming_fork=int(attrs.get("coming_fork") or 0),
+        )
+
+
+class Execution:
+    """One run of one program. Interpreter's thread only, but for what ``events`` receives."""
+
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        settings: Settings,
+        seed: int,
+        *,
+        parent: Execution | None = None,
+        sink: Callable[[Event], None] | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self.settings = settings
+        self.seed = seed
+        self.parent = parent
+        self.root: Execution = parent.root if parent is not None else self
+        self.number: int = parent.number if parent is not None else next(_run_numbers)
+        self.format = chat_format(model)
+        self.recorder: Recorder = parent.recorder if parent is not None else Recorder(name)
+        self.events: list[Event] = parent.events if parent is not None else []
+        self.sink: Callable[[Event], None] | None = parent.sink if parent is not None else sink
+        self.ledgers: Sequence[Ledger] = (
+            *(parent.ledgers if parent is not None else ()),
+            *([ledger] if ledger is not None else []),
+            *([Ledger(settings.budget)] if settings.budget is not None else []),
+        )
+        self.usage = Usage()
+        self.tasks: set[Task] = set()
+        self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self.finished = False
+        self.cancel_error: BaseException | None = None
+
+    # ---- what ran
+    def place(
+        self,
+        kind: NodeKind,
+        label: str,
+        context: Context | None,
+        *,
+        depth: int,
+        task: Task,
+        attrs: dict[str, Any] | None = None,
+        chain: bool = True,
+    ) -> Place:
+        """Record an operation; ``depth`` is the number of frames between the caller and the user's frame."""
+        body: Body = task.local[-1]
+        sites = call_sites(depth + 1, body.code)
+        site = sites[-1] if sites else None
+        planned: Node | None = None
+        if body.plan is not None:
+            number = body.plan.find(body.scope, sites)
+            if number is not None:
+                planned = body.plan.nodes[number]
+            else:
+                where = f"{site.file}:{site.line}" if site else "?"
+                self.emit(Event("break", label, context.path if context is not None else self.name, where))
+        node = self.recorder.add(
+            kind, label, site, parent=body.node, planned=planned.id if planned is not None else None, attrs=attrs
+        )
+        if context is not None and chain:
+            self.recorder.connect(context._node, node, "context")
+            context._node = node
+        return Place(site, node, planned)
+
+    def emit(self, event: Event) -> None:
+        """Keep an event, and show it to a stream."""
+        self.events.append(event)
+        if self.sink is not None:
+            self.sink(event)
+
+    def charge(self, usage: Usage) -> None:
+        """Add what an operation used to this run and the runs around it, and to every budget that covers it."""
+        execution: Execution | None = self
+        while execution is not None:
+            execution.usage += usage
+            execution = execution.parent
+        for ledger in self.ledgers:
+            ledger.charge(usage)
+
+    def check_budget(self) -> None:
+        """Raise BudgetExceeded before an operation that no budget is left for."""
+        for ledger in self.ledgers:
+            ledger.check()
+
+    def key(self, seed_path: str, ordinal: int, seed: int | None = None, sample: int = 0) -> SampleKey:
+        """The random stream of an operation (DESIGN: seeds): (run seed, branch path, ordinal, sample index)."""
+        digest = hashlib.blake2b(f"{seed_path}#{ordinal}#{sample}".encode(), digest_size=8).digest()
+        return SampleKey((self.seed if seed is None else seed) & (2**64 - 1), int.from_bytes(digest, "little"))
+
+    # ---- its end
+    def cancel(self, error: BaseException) -> None:
+        """Stop every task of the run at its next, or current, operation."""
+        if self.finished or self.cancel_error is not None:
+            return
+        self.cancel_error = error
+        for task in list(self.tasks):
+            task.cancel(error)
+
+    def finish(self) -> None:
+        """Close every context of the run and give their KV back."""
+        self.finished = True
+        for context in list(self.contexts):
+            context.close()
+
+    def snapshot(self, value: Any) -> Run[Any]:
+        """The run as the user sees it."""
+        return Run(value, self.usage, self.recorder.graph(), tuple(self.events), self.seed)
+
+    def attach(self, error: BaseException) -> None:
+        """Hang the partial run on an error on its way to the user."""
+        if getattr(error, "run", None) is None:
+            with contextlib.suppress(AttributeError, TypeError):  # exceptions with slots
+                error.run = self.snapshot(None)  # type: ignore[attr-defined]  # set on foreign errors too
+
+
+def chat_format(model: Model) -> ChatFormat:
+    """The chat format of a model, made once."""
+    known = _formats.get(model)
+    if known is None:
+        known = _formats[model] = ChatFormat(model.tokenizer)
+    return known
