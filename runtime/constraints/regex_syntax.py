@@ -25,9 +25,12 @@ from . import char_sets
 from .byte_dfa import MAX_PATTERN_CHARS
 from .char_sets import CharSet
 
-MAX_POSITIONS = 50_000
-"""Characters of a pattern with its counted repetitions written out; patterns with more are refused, since
-outlines-core can be neither limited nor interrupted."""
+MAX_POSITIONS = 100_000
+"""States that a pattern may come to, estimated with its counted repetitions written out. Patterns with more are
+refused, since outlines-core can be neither limited nor interrupted."""
+
+WIDE_POSITIONS = 8
+"""States that match one character of a class which reaches beyond ASCII: UTF-8 takes up to four bytes."""
 
 RESERVED: CharSet = ((0x01, 0x02),)
 
@@ -92,7 +95,7 @@ def anchors(pattern: str) -> tuple[bool, bool]:
 
 
 def num_positions(items: Iterable[tuple[Any, Any]]) -> int:
-    """Characters in the parse tree of a pattern once its counted repetitions are written out."""
+    """Estimated states of a pattern's parse tree once its counted repetitions are written out."""
     total = 0
     for op, value in items:
         if op is sre.BRANCH:
@@ -102,6 +105,8 @@ def num_positions(items: Iterable[tuple[Any, Any]]) -> int:
         elif op in (sre.MAX_REPEAT, sre.MIN_REPEAT):
             low, high, body = value
             total += num_positions(body) * max(1, low if high is sre.MAXREPEAT else int(high))
+        elif op in (sre.ANY, sre.NOT_LITERAL) or (op is sre.IN and value[0][0] is sre.NEGATE):
+            total += WIDE_POSITIONS
         else:
             total += 1
     return total
