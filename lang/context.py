@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from typing_extensions import TypeForm, Unpack
 
 from ..runtime.metrics import Usage
-from ..runtime.requests import Branch, FinishReason
+from ..runtime.requests import Branch
 from . import forking, generation, selection, tools
 from .chat import spell
 from .choice import Choice, How
 from .errors import BranchError, ContextBusy, ContextClosed, FurcateError, InvalidMark
 from .interpreter import Task, interpreter, require_task
+from .operation import GenOptions, Mark, OpRecord
 from .run import Event
 from .turns import Message, Role, Turns
 from .until import Until
@@ -28,49 +28,6 @@ T = TypeVar("T")
 I = TypeVar("I")  # noqa: E741 - the name the field uses for an item's type
 R = TypeVar("R")
 P = ParamSpec("P")
-
-
-class GenOptions(TypedDict, total=False):
-    """Options of ``gen``, beside its type and ``regex``."""
-
-    max_tokens: int | None
-    min_tokens: int
-    stop: str | Sequence[str]
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    logit_bias: Mapping[int, float]
-    seed: int
-    logprobs: bool | int
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class OpRecord:
-    """What the last ``gen`` or ``select`` on a context did."""
-
-    text: str
-    tokens: Sequence[int]
-    logprobs: Sequence[float] | None
-    """[tokens] natural logarithms, where they were asked for; of a select, those of the chosen text."""
-    finish_reason: FinishReason
-    usage: Usage
-    top_logprobs: Sequence[Mapping[int, float]] | None = None
-    """[tokens] the likeliest ids at each position, where ``logprobs`` was a number."""
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Mark:
-    """A point of a context to which it can be rewound."""
-
-    owner: Context
-    length: int
-    turns: Turns
-    open_text: int
 
 
 class Context:

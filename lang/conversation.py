@@ -13,11 +13,12 @@ from typing_extensions import TypeForm, Unpack
 from ..runtime.metrics import Usage
 from ..runtime.requests import Ticket
 from .backends.base import Model
-from .context import Context, GenOptions
+from .context import Context
 from .errors import Cancelled, FurcateError
 from .execution import Body, Execution, Settings
 from .interpreter import current_task, interpreter
 from .load import load, require_model
+from .operation import GenOptions
 from .program import default_seed
 from .run import Event, Run
 from .stream import Stream

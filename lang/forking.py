@@ -86,7 +86,7 @@ def parallel(
     until: Until[R] | None = ...,
     errors: Literal["return"],
 ) -> list[R | BranchError]: ...
-def parallel(
+def parallel(  # type: ignore[misc]  # mypy does not match *Ts against *args: Any
     fn: Callable[..., Any],
     contexts: Iterable[Context],
     /,

@@ -12,6 +12,7 @@ from ..runtime.requests import GenRequest, GenResult, Sampling
 from ..runtime.vocabulary import Vocabulary
 from .dispatch import dispatch
 from .errors import ContextOverflow, FurcateError, Truncated, UnboundedGeneration
+from .operation import OpRecord
 from .run import Event
 from .types import OutputType, regex, resolve
 
@@ -25,8 +26,6 @@ _OPTIONS = (*_SAMPLING, "max_tokens", "min_tokens", "stop", "seed", "logprobs", 
 
 def generate(context: Context, wanted: Any, pattern: str | None, options: Mapping[str, Any]) -> Any:
     """Run one ``gen``; see ``Context.gen``."""
-    from .context import OpRecord  # noqa: PLC0415 - the record is part of the context's surface
-
     task = context._enter("gen")
     execution = context._execution
     _check_options(options)

@@ -11,6 +11,7 @@ from ..runtime.requests import ScoreRequest, ScoreResult
 from .choice import HOWS, Choice, How, choose, greedy_scores
 from .dispatch import dispatch
 from .errors import ContextOverflow, FurcateError, InvalidChoices
+from .operation import OpRecord
 from .run import Event
 from .types import resolve
 
@@ -25,8 +26,6 @@ _RESPLIT_TOKENS = 8
 
 def select(context: Context, choices: Any, how: How, name: str, end: str | None) -> Choice[Any]:
     """Run one ``select``; see ``Context.select``."""
-    from .context import OpRecord  # noqa: PLC0415 - the record is part of the context's surface
-
     task = context._enter("select")
     execution = context._execution
     if how not in HOWS:
