@@ -1,0 +1,166 @@
+"""Strings that are partly known: f-strings, concatenation, ``join`` and ``format`` as templates with holes."""
+
+from __future__ import annotations
+
+import os
+import string
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .values import (
+    Const,
+    Hole,
+    Sequence,
+    Template,
+    Value,
+    Varying,
+    blend,
+    const,
+    constant_of,
+    is_constant,
+    origins,
+)
+
+HOLE_TEXT = "{…}"
+MAX_CHARS = 1_000_000
+"""Longest constant that is built while compiling."""
+MAX_VARIANTS = 64
+
+
+def lift(function: Callable[..., Value], *values: Value) -> Value:
+    """``function`` of the values; where some are constants of a loop's passes, of each pass."""
+    loops = {v.loop for v in values if isinstance(v, Varying)}
+    if not loops:
+        return function(*values)
+    count = {len(v.each) for v in values if isinstance(v, Varying)}
+    if len(loops) > 1 or len(count) > 1:
+        return function(*(blend(v) if isinstance(v, Varying) else v for v in values))
+    rows = [[v.each[i] if isinstance(v, Varying) else v for v in values] for i in range(count.pop())]
+    each = tuple(function(*row) for row in rows)
+    if all(map(is_constant, each)):
+        return Varying(loop=loops.pop(), each=each, **origins(values))
+    return function(*(blend(v) if isinstance(v, Varying) else v for v in values))
+
+
+def concatenate(*values: Value) -> Value:
+    """The strings one after another."""
+    parts: list[str | Hole] = []
+    for value in values:
+        for part in _parts(value):
+            if isinstance(part, str) and parts and isinstance(parts[-1], str):
+                parts[-1] += part
+            elif part != "":
+                parts.append(part)
+    if all(isinstance(part, str) for part in parts):
+        return const("".join(map(str, parts)), **origins(values))
+    return Template(parts=tuple(parts), **origins(values))
+
+
+def formatted(value: Value, conversion: str | None, spec: Value | None) -> Value:
+    """A replacement field of an f-string."""
+    if isinstance(value, Const) and isinstance(value.value, str | int | float | bool | None) and _plain(spec):
+        shown = {"r": repr, "s": str, "a": ascii}.get(conversion or "", lambda x: x)(value.value)
+        try:
+            return const(format(shown, "" if spec is None else constant_of(spec)), **origins((value,)))
+        except (ValueError, TypeError):
+            return hole(value)
+    if isinstance(value, Template) and conversion in {None, "s"} and spec is None:
+        return value
+    return hole(value, *(() if spec is None else (spec,)))
+
+
+def joined(separator: Value, items: Value) -> Value:
+    """``separator.join(items)``."""
+    if not isinstance(items, Sequence):
+        return hole(separator, items)
+    pieces: list[Value] = []
+    for item in items.items:
+        pieces += [separator, item] if pieces else [item]
+    return concatenate(*pieces)
+
+
+def format_template(template: str, positional: list[Value], keywords: dict[str, Value]) -> Value:
+    """``template.format(...)``; a hole where a field is more than a plain name or number."""
+    pieces: list[Value] = []
+    automatic = 0
+    try:
+        fields = list(string.Formatter().parse(template))
+    except ValueError:
+        return hole(*positional, *keywords.values())
+    for literal, name, spec, conversion in fields:
+        pieces.append(const(literal))
+        if name is None:
+            continue
+        if name == "":
+            name, automatic = str(automatic), automatic + 1
+        value = keywords.get(name)
+        if name.isdigit() and int(name) < len(positional):
+            value = positional[int(name)]
+        everything = hole(*positional, *keywords.values())
+        pieces.append(everything if value is None else formatted(value, conversion, const(spec) if spec else None))
+    return concatenate(*pieces)
+
+
+def repeated(text: Value, times: Value) -> Value:
+    """``text * times``."""
+    if isinstance(times, Const) and isinstance(times.value, int):
+        length = sum(len(part) for part in _parts(text) if isinstance(part, str))
+        if 0 <= times.value * max(length, 1) <= MAX_CHARS:
+            return concatenate(*[text] * times.value) if times.value else const("", **origins((text, times)))
+    return hole(text, times)
+
+
+def hole(*values: Value) -> Template:
+    """An unknown string that depends on ``values``."""
+    found = origins(values)
+    return Template(parts=(Hole.VOLATILE if found["volatile"] else Hole.STEADY,), **found)
+
+
+def is_text(value: Value) -> bool:
+    """Whether the value is a string for certain."""
+    return isinstance(value, Template) or (isinstance(value, Const) and isinstance(value.value, str))
+
+
+def text_attrs(value: Value) -> dict[str, Any]:
+    """What a Text node says of its text: ``text`` with holes, ``constant``, ``chars``; ``texts`` where each pass of a
+    loop, or each branch, has a constant of its own; ``volatile`` calls and the constant ``volatile_tail`` after them."""
+    if isinstance(value, Varying) and all(isinstance(v, Const) for v in value.each):
+        texts = [str(constant_of(v)) for v in value.each]
+        if len(set(texts)) > 1:
+            shown = _common(texts)
+            chars = sum(map(len, shown))
+            text = HOLE_TEXT.join(shown)
+            return {"text": text, "constant": True, "chars": chars, "texts": texts[:MAX_VARIANTS]}
+        value = const(texts[0], **origins((value,)))
+    parts = _parts(value)
+    known = [part for part in parts if isinstance(part, str)]
+    attrs: dict[str, Any] = {
+        "text": "".join(part if isinstance(part, str) else HOLE_TEXT for part in parts),
+        "constant": len(known) == len(parts),
+        "chars": sum(map(len, known)),
+    }
+    if value.volatile:
+        attrs["volatile"] = sorted(value.volatile)
+        first = parts.index(Hole.VOLATILE) if Hole.VOLATILE in parts else len(parts)
+        attrs["volatile_tail"] = sum(len(part) for part in parts[first:] if isinstance(part, str))
+    return attrs
+
+
+def _parts(value: Value) -> tuple[str | Hole, ...]:
+    if isinstance(value, Template):
+        return value.parts
+    if isinstance(value, Const) and isinstance(value.value, str):
+        return (value.value,)
+    return (Hole.VOLATILE if value.volatile else Hole.STEADY,)
+
+
+def _plain(spec: Value | None) -> bool:
+    return spec is None or isinstance(spec, Const)
+
+
+def _common(texts: Iterable[str]) -> tuple[str, str]:
+    """The longest common start, and the longest common end of what follows it."""
+    listed = list(texts)
+    start = os.path.commonprefix(listed)
+    rest = [text[len(start) :][::-1] for text in listed]
+    return start, os.path.commonprefix(rest)[::-1]
