@@ -1,0 +1,134 @@
+"""One forward pass over a packed step: the model's own modules, our attention, logits where they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..kernels.interface import AttentionBackend, KVShape
+from ..kernels.layout import BLOCK_SIZE, StepBatch
+from ..kernels.torch_backend import TorchBackend
+from .attention import StepContext
+from .errors import UnsupportedByBackend
+from .linear import ROW_UNIT, replace_linears
+from .models.loaded import LoadedModel
+
+_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
+
+
+def bytes_per_block(loaded: LoadedModel) -> int:
+    """Bytes that one KV block of 16 tokens takes over all layers, K and V."""
+    slots = sum(heads * dim for heads, dim in zip(loaded.kv_heads, loaded.head_dim, strict=True))
+    return 2 * BLOCK_SIZE * slots * loaded.dtype.itemsize
+
+
+class ModelRunner:
+    """A loaded model with a KV pool of ``num_blocks`` blocks. One thread at a time.
+
+    With ``deterministic`` (fp32 on a CPU only) a row's logits are the same bits whatever else is in the step. Raises
+    UnsupportedByBackend where the model or the dtype cannot keep that promise.
+    """
+
+    def __init__(self, loaded: LoadedModel, *, num_blocks: int, deterministic: bool = True) -> None:
+        self.loaded = loaded
+        self.deterministic = deterministic
+        fast_cpu = loaded.device.type == "cpu" and loaded.dtype == torch.float32
+        if deterministic:
+            _refuse_batch_dependence(loaded, fp32_on_cpu=fast_cpu)
+        self.kv_shape = KVShape(
+            num_layers=len(loaded.kv_heads),
+            num_blocks=num_blocks,
+            kv_heads=loaded.kv_heads,
+            head_dim=loaded.head_dim,
+            dtype=loaded.dtype,
+            device=loaded.device,
+        )
+        self.backend: AttentionBackend = TorchBackend(self.kv_shape)
+        self._module: Any = loaded.module
+        self._row_unit = ROW_UNIT if deterministic else 1
+        with self._threads():
+            if fast_cpu:
+                replace_linears(loaded.module, deterministic=deterministic)
+
+    @property
+    def vocab_size(self) -> int:
+        """Length of a logits row."""
+        return int(self._module.get_output_embeddings().weight.shape[0])
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of 16 tokens in the KV pool."""
+        return self.kv_shape.num_blocks
+
+    @torch.inference_mode()
+    def forward(self, batch: StepBatch) -> torch.Tensor:
+        """Run the copies, then all rows; returns logits ``[len(batch.logit_rows), vocab]`` in fp32.
+
+        Rows are padded with token 0 at position 0; padding rows write no K/V, attend to nothing and are dropped.
+        """
+        self.backend.copy_blocks(batch.copies)
+        if not batch.num_rows:
+            return torch.empty(0, self.vocab_size)
+        padding = -batch.num_rows % self._row_unit
+        device = self.kv_shape.device
+        inputs: dict[str, Any] = {
+            "input_ids": torch.tensor([[*batch.token_ids, *[0] * padding]], device=device),
+            "position_ids": torch.tensor([[*batch.positions, *[0] * padding]], device=device),
+            "use_cache": False,
+            "furcate_step": StepContext(self.backend, self.backend.plan(batch), batch.num_rows),
+        }
+        with self._threads():
+            num_logits = len(batch.logit_rows)
+            if not num_logits:
+                self._module.base_model(**inputs)
+                return torch.empty(0, self.vocab_size)
+            # The head is a product as well: at least ROW_UNIT rows, the last one repeated.
+            repeated = [batch.logit_rows[-1]] * (-num_logits % self._row_unit)
+            keep = torch.tensor([*batch.logit_rows, *repeated], device=device)
+            logits = self._module(**inputs, logits_to_keep=keep).logits
+            return logits[0, :num_logits].float().clone() if repeated else logits[0].float()
+
+    @contextmanager
+    def _threads(self) -> Iterator[None]:
+        """A power of two of threads in deterministic mode.
+
+        Elementwise kernels cut a tensor evenly over the threads and handle the tail of each part in scalar code, whose
+        exp differs in the last bit from the vector code's; with a power of two the parts have no tails.
+        """
+        threads = torch.get_num_threads()
+        even = 1 << (threads.bit_length() - 1)
+        if not self.deterministic or even == threads:
+            yield
+            return
+        torch.set_num_threads(even)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _refuse_batch_dependence(loaded: LoadedModel, *, fp32_on_cpu: bool) -> None:
+    """Raise UnsupportedByBackend where a row's result would depend on the rest of the batch."""
+    advice = "Load it with deterministic=False."
+    if not fp32_on_cpu:
+        raise UnsupportedByBackend(
+            f"{loaded.name}: deterministic=True needs fp32 on a CPU, not {loaded.dtype} on {loaded.device}. {advice}"
+        )
+    rope = getattr(loaded.config, "rope_parameters", None) or {}
+    nested = [value for value in rope.values() if isinstance(value, dict)] or [rope]
+    for parameters in nested:
+        kind = parameters.get("rope_type", "default")
+        if kind in _BATCH_DEPENDENT_ROPE:
+            raise UnsupportedByBackend(
+                f"{loaded.name}: rotary embeddings of type {kind!r} depend on the longest position in the batch, so "
+                f"deterministic=True cannot be kept. {advice}"
+            )
+    experts = ("num_experts", "num_local_experts", "n_routed_experts")
+    if any((getattr(loaded.config, field, None) or 0) > 1 for field in experts):
+        raise UnsupportedByBackend(
+            f"{loaded.name}: how many rows an expert sees depends on the batch, so deterministic=True cannot be kept. "
+            f"{advice}"
+        )

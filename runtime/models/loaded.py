@@ -1,0 +1,33 @@
+"""What loading a model yields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A causal language model in evaluation mode, its attention set to ours, and its tokenizer."""
+
+    name: str
+    module: torch.nn.Module
+    """A ``transformers`` causal LM; ``forward`` takes packed ``input_ids[1, rows]`` and ``position_ids[1, rows]``."""
+    config: Any
+    """Text configuration of the model (``PretrainedConfig``)."""
+    tokenizer: Tokenizer
+    max_context: int
+    """Tokens that a sequence may hold."""
+    weights_version: str
+    """Names the weights: KV and logits of equal versions are interchangeable."""
+    kv_heads: Sequence[int]
+    """[layers]"""
+    head_dim: Sequence[int]
+    """[layers]"""
+    dtype: torch.dtype
+    device: torch.device
