@@ -25,10 +25,10 @@ MAX_INNER = 640
 class InvariantLinear(nn.Module):
     """``x @ weight.T + bias``, each row's bits a function of that row alone from 2 rows on."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self.weight = weight
-        self.bias = bias
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.out_features, self.in_features = weight.shape
         self._cuts = _cuts(self.in_features)
 
@@ -49,7 +49,8 @@ class TiledLinear(InvariantLinear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features)
         padded = functional.pad(rows, (0, 0, 0, -len(rows) % 16))
-        out = torch.cat([super(TiledLinear, self).forward(tile) for tile in padded.split(16)])
+        tiles = [padded[start : start + 16] for start in range(0, len(padded), 16)]
+        out = torch.cat([super(TiledLinear, self).forward(tile) for tile in tiles])
         return out[: len(rows)].view(*x.shape[:-1], self.out_features)
 
 
@@ -89,7 +90,7 @@ def replace_linears(module: nn.Module, *, deterministic: bool) -> None:
 @torch.inference_mode()
 def is_row_invariant(weight: torch.Tensor) -> bool:
     """Try ``InvariantLinear`` with ``weight``: whether 4, 16 and 64 rows give the same bits to the rows they share."""
-    linear = InvariantLinear(nn.Parameter(weight, requires_grad=False), None)
+    linear = InvariantLinear(weight, None)
     rows = torch.randn(64, weight.shape[1], generator=torch.Generator().manual_seed(0))
     whole = linear(rows)
     return all(torch.equal(linear(rows[a:b]), whole[a:b]) for a, b in ((0, 4), (60, 64), (3, 19)))

@@ -88,8 +88,8 @@ class ModelRunner:
             # The head is a product as well: at least ROW_UNIT rows, the last one repeated.
             repeated = [batch.logit_rows[-1]] * (-num_logits % self._row_unit)
             keep = torch.tensor([*batch.logit_rows, *repeated], device=device)
-            logits = self._module(**inputs, logits_to_keep=keep).logits
-            return logits[0, :num_logits].float().clone() if repeated else logits[0].float()
+            logits: torch.Tensor = self._module(**inputs, logits_to_keep=keep).logits
+            return logits[0, :num_logits].float()
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
