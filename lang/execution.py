@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import logging
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from .sites import call_sites
 
 if TYPE_CHECKING:
     from .context import Context
+
+logger = logging.getLogger("furcate")
 
 _run_numbers = itertools.count(1)
 _formats: weakref.WeakKeyDictionary[Model, ChatFormat] = weakref.WeakKeyDictionary()
@@ -206,8 +209,11 @@ class Execution:
 
 
 def chat_format(model: Model) -> ChatFormat:
-    """The chat format of a model, made once."""
+    """The chat format of a model, made once; warns where its template is not prefix-stable."""
     known = _formats.get(model)
     if known is None:
         known = _formats[model] = ChatFormat(model.tokenizer)
+        reason = known.unstable()
+        if reason is not None:
+            logger.warning("%s: %s. Turns are appended as they were first rendered.", model.name, reason)
     return known

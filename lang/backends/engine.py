@@ -12,13 +12,17 @@ import torch
 from ...kernels.layout import BLOCK_SIZE
 from ...runtime.engine import Engine
 from ...runtime.model_runner import ModelRunner, bytes_per_block
-from ...runtime.models import LoadedModel, load_model
+from ...runtime.models.loaded import LoadedModel
+from ...runtime.models.loading import load_model
 from ...runtime.requests import Branch
 from ...runtime.sampler import Sampler
 from .base import Model
 
 MAX_POOL_BYTES = 4 << 30
 """Default ceiling of the KV pool on a CPU; below it, a quarter of the free memory."""
+
+MAX_POOL_CONTEXTS = 64
+"""Default ceiling of the KV pool in full contexts: a tiny model needs no more."""
 
 _OPTIONS = ("kv_tokens", "max_step_tokens", "plan", "deterministic", "dtype", "device")
 
@@ -40,7 +44,7 @@ class EngineModel(Model):
         self.max_context = loaded.max_context
         self.plan = plan
         """Whether runs use the compiled graph; values are the same without."""
-        num_blocks = -(-kv_tokens // BLOCK_SIZE) if kv_tokens is not None else default_blocks(bytes_per_block(loaded))
+        num_blocks = -(-kv_tokens // BLOCK_SIZE) if kv_tokens is not None else default_blocks(loaded)
         self._namespace = f"{loaded.name}@{loaded.weights_version}"
         self._engine = Engine(
             ModelRunner(loaded, num_blocks=num_blocks, deterministic=deterministic),
@@ -85,9 +89,11 @@ class EngineModel(Model):
         self._finalizer()
 
 
-def default_blocks(block_bytes: int) -> int:
-    """Blocks of the default pool: a quarter of the free memory, at most MAX_POOL_BYTES."""
-    return max(64, min(MAX_POOL_BYTES, free_bytes() // 4) // block_bytes)
+def default_blocks(loaded: LoadedModel) -> int:
+    """Blocks of the default pool: a quarter of the free memory, at most MAX_POOL_BYTES or MAX_POOL_CONTEXTS."""
+    affordable = min(MAX_POOL_BYTES, free_bytes() // 4) // bytes_per_block(loaded)
+    useful = MAX_POOL_CONTEXTS * -(-loaded.max_context // BLOCK_SIZE)
+    return max(64, min(affordable, useful))
 
 
 def free_bytes() -> int:
