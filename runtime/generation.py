@@ -95,7 +95,6 @@ class Generation:
         """What the sampler must know to draw the next token."""
         request = self.request
         early = len(self.generated) < request.min_tokens
-        constrained = self._constraint is not None
         return SampleRow(
             sampling=request.sampling,
             key=request.key,
@@ -103,7 +102,7 @@ class Generation:
             context=self.tokens,
             generated=self.generated,
             mask=self._mask,
-            allow=request.end_ids if constrained and self._may_end and not early else frozenset(),
+            allow=request.end_ids if self._may_end and not early else frozenset(),
             forbid=request.end_ids if early else frozenset(),
             logprobs=request.logprobs,
         )

@@ -33,7 +33,8 @@ class SampleRow:
     generated: Sequence[int]
     """Ids that this operation generated: what presence and frequency penalties apply to."""
     mask: Bitmask | None
-    """Ids that a constraint allows, end ids never among them; None without a constraint: every id that has text."""
+    """Ids that a constraint allows, end ids never among them; None without a constraint: every id that has text, and
+    the vocabulary's end-of-sequence ids."""
     allow: frozenset[int]
     """End ids that are allowed now, beside the mask."""
     forbid: frozenset[int]
@@ -55,13 +56,13 @@ class Sampler:
     """Draws one token per row. Order: bias and penalties, mask, temperature, top-k, top-p, min-p, draw.
 
     Temperature 0 takes the likeliest, ties to the lowest id. Otherwise the draw is Gumbel-max over Philox noise.
-    Special ids are drawn only when a row's ``allow`` names them.
+    Of the special ids only end-of-sequence ids, and those that a row's ``allow`` names, are ever drawn.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._size = vocabulary.size
-        self._text = np.array([token is not None for token in vocabulary.token_bytes], dtype=np.bool_)
-        self._text[list(vocabulary.eos_ids)] = False
+        self._free = np.array([token is not None for token in vocabulary.token_bytes], dtype=np.bool_)
+        self._free[list(vocabulary.eos_ids)] = True
 
     def sample(self, logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[Sample]:
         """One sample per row of ``logits`` ([rows, vocabulary] fp32), which is left as it was.
@@ -93,7 +94,7 @@ class Sampler:
     def _allowed(self, row: SampleRow) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """[vocabulary] whether an id may be drawn."""
         if row.mask is None:
-            allowed = self._text.copy()
+            allowed = self._free.copy()
         else:
             bits = np.unpackbits(row.mask.view(np.uint8), count=self._size, bitorder="little")
             allowed = bits.astype(np.bool_)
