@@ -299,8 +299,12 @@ class Context:
 
     def close(self) -> None:
         """Give the context's KV back. Idempotent; using it afterwards raises ContextClosed."""
+        self.end("it was closed with close()")
+
+    def end(self, reason: str) -> None:
+        """Give the KV back; ``reason`` is what later uses are told."""
         if not self._closed:
-            self._closed = "it was closed with close()" if not self._execution.finished else "its program has ended"
+            self._closed = reason
             self._branch.release()
 
     # ---- inside

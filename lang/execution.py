@@ -195,7 +195,7 @@ class Execution:
         """Close every context of the run and give their KV back."""
         self.finished = True
         for context in list(self.contexts):
-            context.close()
+            context.end("its program has ended")
 
     def snapshot(self, value: Any) -> Run[Any]:
         """The run as the user sees it."""

@@ -280,8 +280,7 @@ def _spawn(task: Task, execution: Execution, job: Job, place: Place, outer: Body
         finally:
             execution.root.tasks.discard(current)
             if job.close:
-                job.context._closed = "its branch has ended"
-                job.context._branch.release()
+                job.context.end("its branch has ended")
 
     spawned = task.interpreter.spawn(run, contextvars.copy_context())
     spawned.local = [body]

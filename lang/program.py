@@ -16,7 +16,8 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, Type
 from . import mapping
 from .backends.base import Model
 from .budget import Budget, Ledger
-from .checks import Finding, check_program
+from .checking import check_program
+from .checks import Finding
 from .compiler import compile_program
 from .context import Context
 from .errors import Cancelled, FurcateError, NoSource, ProgramTimeout
@@ -254,7 +255,7 @@ class Program(Generic[P, R_co]):
             execution.recorder.connect(context._node, end, "context")
             return value
         finally:
-            context.close()
+            context.end("its program has ended")
 
     def _nested(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return self._nested_run(task, args, kwargs, depth=1).value

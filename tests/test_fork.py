@@ -1,0 +1,251 @@
+"""Branches: fork, parallel, split, until, errors, cancellation."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+import furcate as fc
+from furcate import Context, first, majority, parallel, program, vote
+from furcate.testing import Scripted
+
+
+def echo(prompt: str) -> str:
+    """Answers with the last line of the last user turn."""
+    return prompt.rsplit("<|im_start|>user\n", maxsplit=1)[-1].split("<|im_end|>", maxsplit=1)[0]
+
+
+def run(body, answers=echo, **settings):
+    return program(body).using(Scripted(answers), **settings).run()
+
+
+def say(b: Context, text: str) -> str:
+    b.user(str(text))
+    return b.gen(max_tokens=40)
+
+
+def test_results_come_in_the_order_of_the_items():
+    def body(c: Context):
+        c.user("all")
+        return c.fork(["a", "b", "c"], say), c.fork(2, say), c.fork([], say)
+
+    assert run(body).value == (["a", "b", "c"], ["0", "1"], [])
+
+
+def test_a_branch_inherits_the_open_turn_and_the_parents_stays_open():
+    def branch(b: Context, i: int):
+        b += f" plus {i}"
+        return b.messages[-1]["content"]
+
+    def body(c: Context):
+        c.user("base")
+        return c.fork(2, branch), c.messages[-1]["content"]
+
+    assert run(body).value == (["base plus 0", "base plus 1"], "base")
+
+
+@pytest.mark.parametrize("items", ["abc", 1.5, None, True])
+def test_a_fork_over_no_sequence_is_a_type_error(items):
+    def body(c: Context):
+        with pytest.raises(TypeError):
+            c.fork(items, say)
+
+    run(body)
+
+
+def test_the_parent_is_busy_during_its_own_fork():
+    def body(c: Context):
+        def branch(b: Context, i: int):
+            c.user("on the parent")
+
+        with pytest.raises(fc.BranchError) as caught:
+            c.fork(2, branch)
+        assert isinstance(caught.value.cause, fc.ContextBusy)
+        c.user("free again")
+
+    run(body)
+
+
+def test_a_failed_branch_cancels_its_siblings_and_is_raised_with_its_index():
+    cancelled = []
+
+    def body(c: Context):
+        def branch(b: Context, i: int):
+            try:
+                if i == 1:
+                    raise ValueError("boom")
+                return b.tool(forever.wait)
+            except fc.Cancelled:
+                cancelled.append(i)
+                raise
+
+        with pytest.raises(fc.BranchError, match="boom") as caught:
+            c.fork(3, branch)
+        return caught.value
+
+    forever = threading.Event()
+    try:
+        error = run(body).value
+    finally:
+        forever.set()
+    assert (error.index, type(error.cause), sorted(cancelled)) == (1, ValueError, [0, 2])
+
+
+def test_errors_return_keeps_positions():
+    def branch(b: Context, i: int):
+        if i % 2:
+            raise ValueError(i)
+        return i
+
+    def body(c: Context):
+        return c.fork(4, branch, errors="return")
+
+    value = run(body).value
+    assert value[0] == 0
+    assert value[2] == 2
+    assert [v.index for v in (value[1], value[3])] == [1, 3]
+
+
+def test_until_sees_values_in_branch_order_and_stops_the_rest():
+    seen = []
+
+    def until(values):
+        seen.append(list(values))
+        return len(values) == 2
+
+    def branch(b: Context, i: int):
+        return i if i < 2 else b.tool(forever.wait)
+
+    forever = threading.Event()
+    try:
+        value = run(lambda c: c.fork(4, branch, until=until)).value
+    finally:
+        forever.set()
+    assert value == [0, 1]
+    assert seen == [[0], [0, 1]]
+
+
+def test_an_until_that_raises_raises_at_the_forks_line():
+    def until(values):
+        raise KeyError("until")
+
+    def body(c: Context):
+        with pytest.raises(KeyError, match="until"):
+            c.fork(3, lambda b, i: i, until=until)
+        c.user("usable")
+
+    run(body)
+
+
+def test_majority_and_first():
+    assert majority(2)(["a", "b"]) is False
+    assert majority(2)(["a", "b", "a"]) is True
+    assert majority(2, key=str.lower)(["a", "A"]) is True
+    assert first(2)(["a"]) is False
+    assert first(1)(["a"]) is True
+    with pytest.raises(ValueError, match="majority"):
+        majority(0)
+
+
+def test_vote_takes_the_most_frequent_ties_to_the_first():
+    assert vote([1, 2, 2, 1]) == 1
+    assert vote([[1], [2], [2]]) == [2]
+    with pytest.raises(ValueError, match="no values"):
+        vote([])
+
+
+def test_split_gives_handles_that_parallel_runs_on():
+    def body(c: Context):
+        c.user("base")
+        handles = c.split(3)
+        values = parallel(lambda b, word: (say(b, word), b.path), handles, "go")
+        c.user("still usable")
+        return values, [h.messages[-1]["content"] for h in handles]
+
+    values, texts = run(body).value
+    assert [v for v, _ in values] == ["go"] * 3
+    assert texts == ["go"] * 3
+    assert len({path for _, path in values}) == 3
+
+
+def test_the_same_context_twice_in_parallel_is_a_value_error():
+    def body(c: Context):
+        with pytest.raises(ValueError, match="twice"):
+            parallel(lambda b: None, [c, c])
+
+    run(body)
+
+
+def test_a_handle_that_nothing_refers_to_gives_its_branch_back():
+    released = []
+
+    def body(c: Context):
+        c.user("base")
+        (handle,) = c.split(1)
+        branch = handle._branch
+        del handle
+        gc.collect()
+        c.tool(lambda: None)  # a turn of the interpreter's loop
+        released.append(_is_released(branch))
+
+    run(body)
+    assert released == [True]
+
+
+def _is_released(branch) -> bool:
+    try:
+        branch.append([1])
+    except RuntimeError:
+        return True
+    return False
+
+
+def test_cancelled_is_not_swallowed_by_except_exception_and_reraised_in_finally():
+    events = []
+
+    def branch(b: Context, i: int):
+        if i == 0:
+            return "done"
+        try:
+            b.tool(forever.wait)
+        except Exception:
+            events.append("swallowed")
+        finally:
+            try:
+                b.gen(max_tokens=3)
+            except fc.Cancelled:
+                events.append("again")
+        return "unreachable"
+
+    forever = threading.Event()
+    try:
+        value = run(lambda c: (c.user("q"), c.fork(2, branch, until=first(1)))[1]).value
+    finally:
+        forever.set()
+    assert value == ["done"]
+    assert events == ["again"]
+
+
+def test_async_branches():
+    async def branch(b: Context, i: int) -> int:
+        import asyncio
+
+        await asyncio.sleep(0)
+        b.user(str(i))
+        return int(b.gen(max_tokens=4))
+
+    assert run(lambda c: c.fork(3, branch)).value == [0, 1, 2]
+
+
+def test_a_branch_error_names_the_line_and_the_others():
+    def branch(b: Context, i: int):
+        raise ValueError(i)
+
+    def body(c: Context):
+        with pytest.raises(fc.BranchError, match=r"test_fork\.py:\d+") as caught:
+            c.fork(3, branch)
+        return caught.value
+
+    assert run(body).value.index == 0

@@ -1,0 +1,106 @@
+"""``map``: rows, failures, files, resumption, budgets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+import furcate as fc
+from furcate import Budget, Choice, Context, program
+from furcate.testing import Scripted
+
+pytestmark = pytest.mark.usefixtures("scripted")
+
+
+@pytest.fixture
+def scripted():
+    model = Scripted(lambda prompt: prompt.split("<|im_start|>user\n")[-1].split("<|im_end|>")[0])
+    with fc.using(model):
+        yield model
+
+
+@program
+def shout(c: Context, text: str, mark: str = "!") -> str:
+    if text == "bad":
+        raise ValueError("a bad row")
+    c.user(f"{text}{mark}")
+    return c.gen(max_tokens=20)
+
+
+def test_a_row_is_the_sole_argument_a_tuple_or_keywords():
+    assert shout.map(["a", ("b", "?"), {"text": "c", "mark": "."}]).ok == ["a!", "b?", "c."]
+
+
+def test_values_come_in_row_order_for_more_rows_than_run_at_once():
+    rows = [str(i) for i in range(700)]
+    assert shout.map(rows).ok == [f"{row}!" for row in rows]
+
+
+def test_keep_collects_failures_and_the_other_rows_finish():
+    results = shout.map(["a", "bad", "b", {"nonsense": 1}], on_error="keep")
+    assert results.ok == ["a!", "b!"]
+    assert [(f.index, type(f.error)) for f in results.failed] == [(1, ValueError), (3, TypeError)]
+    assert results.usage.generated == 4
+
+
+def test_raise_is_the_default():
+    with pytest.raises(ValueError, match="a bad row"):
+        shout.map(["a", "bad", "b"])
+
+
+def test_out_is_written_row_by_row_and_resume_runs_only_what_is_missing(tmp_path, scripted):
+    out = tmp_path / "out.jsonl"
+    shout.map(["a", "bad", "b"], on_error="keep", out=out)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(line["index"] for line in lines) == [0, 1, 2]
+    with out.open("a") as file:
+        file.write('{"index": 1, "val')  # cut off by a kill
+    results = shout.map(["a", "bad", "b", "new"], on_error="keep", out=out, resume=True)
+    assert results.ok == ["a!", "b!", "new!"]
+    assert results.usage.generated == 4  # only the new row ran and generated
+    with pytest.raises(fc.FurcateError, match="not the row"):
+        shout.map(["other", "bad", "b"], out=out, resume=True)
+
+
+def test_resume_gives_values_of_the_declared_type_back(tmp_path):
+    @program
+    def pick(c: Context, text: str) -> Choice[str]:
+        c.user(text)
+        return c.select(["yes", "no"])
+
+    out = tmp_path / "out.jsonl"
+    first = pick.map(["yes", "no"], out=out).ok
+    again = pick.map(["yes", "no"], out=out, resume=True).ok
+    assert [c.value for c in again] == [c.value for c in first] == ["yes", "no"]
+
+
+def test_a_budget_covers_all_rows_and_is_checked_before_dispatch():
+    results = shout.map([str(i) for i in range(50)], budget=Budget(tokens=200), on_error="keep")
+    assert results.ok
+    assert results.failed
+    assert {type(f.error) for f in results.failed} == {fc.BudgetExceeded}
+
+
+def test_each_row_draws_with_its_own_seed():
+    @program
+    def seed(c: Context, row: int) -> int:
+        return c._execution.seed
+
+    assert seed.using(seed=7).map(range(3)).ok == [7, 8, 9]
+
+
+def test_amap_and_map_inside_a_program():
+    assert asyncio.run(shout.amap(["a", "b"])).ok == ["a!", "b!"]
+
+    @program
+    def outer(c: Context) -> list[str]:
+        return list(shout.map(["x", "y"]).ok)
+
+    assert outer() == ["x!", "y!"]
+
+
+def test_resume_without_a_file_is_a_value_error():
+    with pytest.raises(ValueError, match="resume=True needs out="):
+        shout.map(["a"], resume=True)
