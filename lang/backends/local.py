@@ -10,6 +10,7 @@ from ...runtime.errors import ContextOverflow
 from ...runtime.metrics import Usage
 from ...runtime.models.byte_tokenizer import ByteTokenizer
 from ...runtime.requests import Branch, FinishReason, GenRequest, GenResult, ScoreRequest, ScoreResult, Ticket
+from ...runtime.stops import StopMatch, StopMatcher
 from ...runtime.token_log import TokenLog
 from ...runtime.tokenizer import Tokenizer
 from ...runtime.vocabulary import Vocabulary
@@ -141,7 +142,8 @@ def result_of(
     finish_reason: FinishReason,
 ) -> GenResult:
     """The result when a model says ``ids``: cut at the first stop string, complete if the constraint may end there."""
-    kept, leftover, stop = cut_at_stop(vocabulary, ids, request.stop)
+    kept, match = _cut_at_stop(vocabulary, ids, request.stop)
+    leftover = b"" if match is None else match.leftover
     reported: dict[str, Any] = {}
     if request.logprobs is not None:
         reported["logprobs"] = (0.0,) * len(kept)  # what a stand-in says is certain
@@ -149,11 +151,11 @@ def result_of(
             reported["top_logprobs"] = tuple({token: 0.0} for token in kept)
     return GenResult(
         tokens=kept,
-        finish_reason="stop" if stop is not None else finish_reason,
+        finish_reason=finish_reason if match is None else "stop",
         usage=usage_of(prompt, kept),
         complete=_complete(request, vocabulary, kept, leftover),
         leftover=leftover,
-        stop=stop,
+        stop=None if match is None else match.stop,
         **reported,
     )
 
@@ -169,25 +171,13 @@ def _complete(request: GenRequest, vocabulary: Vocabulary, kept: Sequence[int], 
     return request.constraint.may_end(state)
 
 
-def cut_at_stop(
+def _cut_at_stop(
     vocabulary: Vocabulary, ids: Sequence[int], stops: Sequence[bytes]
-) -> tuple[tuple[int, ...], bytes, bytes | None]:
-    """``ids`` up to the last whole token before the stop string that is complete first.
-
-    Returns the kept ids, which end at a UTF-8 boundary, the bytes between them and the stop string, and the stop
-    string that matched, None if none did.
-    """
-    text = vocabulary.text_of(ids)
-    matches = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
-    if not matches:
-        return tuple(ids), b"", None
-    _, start, stop = min(matches)
-    num_kept, held = 0, 0
-    end = 0
-    for i, token in enumerate(ids, start=1):
-        end += len(vocabulary.token_bytes[token] or b"")
-        if end > start:
-            break
-        if end == len(text) or text[end] & 0xC0 != 0x80:
-            num_kept, held = i, end
-    return tuple(ids[:num_kept]), text[held:start], stop
+) -> tuple[tuple[int, ...], StopMatch | None]:
+    """``ids`` up to the last whole token before the first stop string, and what matched."""
+    matcher = StopMatcher(stops)
+    for token in ids:
+        match = matcher.feed(vocabulary.token_bytes[token] or b"")
+        if match is not None:
+            return tuple(ids[: match.kept]), match
+    return tuple(ids), None
