@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
 
@@ -230,8 +231,6 @@ def test_cancelled_is_not_swallowed_by_except_exception_and_reraised_in_finally(
 
 def test_async_branches():
     async def branch(b: Context, i: int) -> int:
-        import asyncio
-
         await asyncio.sleep(0)
         b.user(str(i))
         return int(b.gen(max_tokens=4))

@@ -1,0 +1,128 @@
+"""The sample programs that fix the language's surface: each runs unmodified on real and stand-in models.
+
+They live in a folder ``shared/programs`` beside the checkout (or where FURCATE_SAMPLE_PROGRAMS says).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import furcate as fc
+from furcate.testing import RandomValid
+
+FOLDER = Path(
+    os.environ.get("FURCATE_SAMPLE_PROGRAMS", Path(__file__).resolve().parents[2] / "shared" / "programs")
+)
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the sample programs are not beside this checkout")
+
+ARGUMENTS = {
+    "few_shot:classify": ("Superb acting, dull plot.",),
+    "few_shot:classify_raw": ("Superb acting, dull plot.",),
+    "judge:judge": ("Tea is better than coffee, because it is calmer. Everyone knows it.",),
+    "nested:tip": ("gardening", 1),
+    "nested:article": ("gardening",),
+    "react:react": ("How many more people live in Finland than in Norway?",),
+    "tree_of_thought:tree_of_thought": ("Make 24 from 4, 6, 8, 2.",),
+    "vote:solve": ("Ann has 3 apples and buys 4 more. How many has she?",),
+    "extract:extract": ("Invoice of 3 May 2026 from Alder & Co: 2 x AB-104 at 9.50 EUR.",),
+}
+LATER = {
+    "extract:outline": ("a recursive type", ("A document.",)),
+    "grammar:formula": ("grammar", ("two plus three",)),
+}
+"""Programs whose types are refused by name for now."""
+
+REAL = ["few_shot:classify", "judge:judge", "react:react", "vote:solve", "nested:article"]
+
+
+def load(name: str) -> ModuleType:
+    path = FOLDER / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"sample_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def find(name: str) -> fc.Program:
+    module, _, program = name.partition(":")
+    return getattr(load(module), program)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    model = fc.load("test:tiny")
+    yield model
+    model.close()
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_it_ends_in_a_value_or_truncated_on_random_weights(name, tiny):
+    try:
+        find(name).using(tiny, seed=11)(*ARGUMENTS[name])
+    except fc.Truncated:
+        pass
+    except fc.BranchError as error:
+        assert isinstance(error.cause, fc.Truncated)
+    tiny.check_integrity()
+    assert tiny.stats()["blocks_referenced"] == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_it_ends_in_a_value_on_random_valid_answers(name, seed):
+    find(name).using(RandomValid(seed), seed=seed)(*ARGUMENTS[name])
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_the_plan_names_every_operation_that_runs(name):
+    run = find(name).using(RandomValid(5), seed=5).run(*ARGUMENTS[name])
+    assert [e for e in run.events if e.kind == "break"] == []
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_type_that_is_not_there_yet_is_refused_by_name(name):
+    what, arguments = LATER[name]
+    with pytest.raises(fc.UnsupportedByBackend, match="grammar" if what == "grammar" else "Section"):
+        find(name).using(RandomValid(0))(*arguments)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")) if FOLDER.is_dir() else [], ids=lambda p: p.stem)
+def test_every_program_compiles_with_no_model_and_no_inputs(path):
+    programs = [value for value in vars(load(path.stem)).values() if isinstance(value, fc.Program)]
+    for program in programs:
+        graph = program.compile()
+        assert graph.nodes
+        assert "flowchart" in graph.to_mermaid()
+        assert graph.to_json()
+        errors = [f for f in program.check() if f.level in ("error", "warning")]
+        assert bool(errors) == (path.stem == "mistakes"), errors
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("name", REAL)
+def test_it_runs_on_the_embedded_model(name, embedded):
+    try:
+        find(name).using(embedded, seed=1)(*ARGUMENTS[name])
+    except fc.Truncated as error:
+        assert error.partial is not None
+    embedded.check_integrity()
+    assert embedded.stats()["blocks_referenced"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_the_chat_runs_as_a_script():
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "chat.py")], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cached=" in done.stdout
