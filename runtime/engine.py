@@ -70,8 +70,8 @@ class Engine:
         self._namespace = namespace
         self._max_step_tokens = max_step_tokens
         self._check_every_step = check_every_step
-        self._cache = KVCache(num_blocks)
-        self._scheduler = Scheduler(self._cache, max_step_tokens=max_step_tokens)
+        self.cache = KVCache(num_blocks)
+        self.scheduler = Scheduler(self.cache, max_step_tokens=max_step_tokens)
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._outcomes: list[Callable[[], object]] = []
@@ -93,7 +93,7 @@ class Engine:
         """Counters, after everything that was asked of the engine so far has been taken note of."""
         with self._lock:
             self._take_commands()
-            pool, tree = self._cache.pool, self._cache.tree
+            pool, tree = self.cache.pool, self.cache.tree
             counters = {
                 "blocks_total": pool.num_blocks,
                 "blocks_free": pool.num_free,
@@ -105,7 +105,7 @@ class Engine:
                 "steps": self._num_steps,
                 "forward_passes": self._num_forward_passes,
                 "tokens_computed": self._num_computed,
-                "preemptions": self._scheduler.num_preemptions,
+                "preemptions": self.scheduler.num_preemptions,
             }
         self._report()
         return counters
@@ -114,7 +114,7 @@ class Engine:
         """Walk the KV ledger; raises RuntimeError that names the broken invariant."""
         with self._lock:
             self._take_commands()
-            check_integrity(self._cache)
+            check_integrity(self.cache)
         self._report()
 
     def close(self) -> None:
@@ -129,15 +129,15 @@ class Engine:
         ``check_every_step`` only; failures of the model or the sampler go to the tickets they concern."""
         with self._lock:
             self._take_commands()
-            if self._scheduler.running or self._scheduler.waiting:
+            if self.scheduler.running or self.scheduler.waiting:
                 self._num_steps += 1
                 try:
                     self._run_step()
                 except Exception as error:
                     self._collapse(error)
-            more = bool(self._scheduler.running or self._scheduler.waiting)
+            more = bool(self.scheduler.running or self.scheduler.waiting)
             if self._check_every_step:
-                check_integrity(self._cache)
+                check_integrity(self.cache)
         self._report()
         return more
 
@@ -194,7 +194,7 @@ class Engine:
             self._apply(command)
 
     def _apply(self, command: Command) -> None:
-        residency = self._cache.residency
+        residency = self.cache.residency
         match command:
             case Submit(work):
                 self._submit(work)
@@ -204,20 +204,20 @@ class Engine:
             case Trim(sequence, length):
                 self._trim(sequence, length)
             case Withdraw(work):
-                if work in self._scheduler.running or work in self._scheduler.waiting:
+                if work in self.scheduler.running or work in self.scheduler.waiting:
                     self._fail(work, RequestCancelled(f"{work.request.label or 'the call'} was cancelled"))
             case Release(sequence, work):
-                if work is not None and (work in self._scheduler.running or work in self._scheduler.waiting):
+                if work is not None and (work in self.scheduler.running or work in self.scheduler.waiting):
                     self._fail(work, RequestCancelled(f"{work.request.label or 'the call'}: its branch was released"))
                 residency.drop(sequence)
             case Stop():
                 self._closed = True
-                for work in [*self._scheduler.running, *self._scheduler.waiting]:
+                for work in [*self.scheduler.running, *self.scheduler.waiting]:
                     self._fail(work, EngineClosed("the engine was closed while the call was waiting"))
 
     def _submit(self, work: Work) -> None:
         work.sequence.program = work.request.program
-        self._scheduler.submit(work)
+        self.scheduler.submit(work)
         if self._closed:
             self._fail(work, EngineClosed("the engine is closed"))
             return
@@ -233,14 +233,14 @@ class Engine:
             self._fail(work, _failed(work, error))
 
     def _trim(self, sequence: Sequence, length: int) -> None:
-        self._cache.residency.trim(sequence, length)
+        self.cache.residency.trim(sequence, length)
         sequence.known = min(sequence.known, length)
         sequence.inherited = min(sequence.inherited, length)
 
     # -- a step ---------------------------------------------------------------------------------------------------
 
     def _run_step(self) -> None:
-        plan = self._scheduler.plan()
+        plan = self.scheduler.plan()
         if not plan.builder.placements:
             raise RuntimeError("no running call could be given a row: the schedule has no progress")
         works = plan.works()
@@ -274,7 +274,7 @@ class Engine:
             for position, row in placed.logit_rows.items():
                 scoring.node_at(chain, position).read(logits[index[row]])
         for scoring in dict.fromkeys(work for work, _, _ in plan.chains):
-            self._scheduler.retire_chains(scoring)
+            self.scheduler.retire_chains(scoring)
             if scoring.finished:
                 self._finish(scoring)
 
@@ -334,16 +334,16 @@ class Engine:
             scored = work.result()
             self._outcomes.append(lambda: work.on_end(()))
             self._outcomes.append(lambda: work.ticket.resolve(scored))
-        self._scheduler.remove(work)
+        self.scheduler.remove(work)
         if not self._use_hints:
             return
         if hints.last_use and not hints.coming_fork:
-            self._cache.residency.drop_dead(sequence)
-        sequence.next_use = None if hints.next_use is None else self._cache.tree.clock + hints.next_use
+            self.cache.residency.drop_dead(sequence)
+        sequence.next_use = None if hints.next_use is None else self.cache.tree.clock + hints.next_use
 
     def _fail(self, work: Work, error: BaseException) -> None:
         """End a call without a result; its branch is as it was before the call."""
-        self._scheduler.remove(work)
+        self.scheduler.remove(work)
         self._trim(work.sequence, work.prompt)
         self._outcomes.append(lambda: work.on_end(()))
         self._outcomes.append(lambda: work.ticket.resolve(error=error))
@@ -352,14 +352,14 @@ class Engine:
         """A fault in the engine's own bookkeeping: fail every call and start over with an empty pool. Branches keep
         their tokens; their KV is made again when they need it."""
         log.error("the engine's step failed; every waiting call fails and the KV pool is emptied", exc_info=error)
-        works = [*self._scheduler.running, *self._scheduler.waiting]
-        for seq in self._cache.residency.holders:
+        works = [*self.scheduler.running, *self.scheduler.waiting]
+        for seq in self.cache.residency.holders:
             seq.table, seq.node, seq.resident = [], None, 0
-        self._num_copied_before += self._cache.pool.num_copied
-        preemptions = self._scheduler.num_preemptions
-        self._cache = KVCache(self.num_blocks)
-        self._scheduler = Scheduler(self._cache, max_step_tokens=self._max_step_tokens)
-        self._scheduler.num_preemptions = preemptions
+        self._num_copied_before += self.cache.pool.num_copied
+        preemptions = self.scheduler.num_preemptions
+        self.cache = KVCache(self.num_blocks)
+        self.scheduler = Scheduler(self.cache, max_step_tokens=self._max_step_tokens)
+        self.scheduler.num_preemptions = preemptions
         for work in works:
             self._outcomes.append(partial(work.on_end, ()))
             self._outcomes.append(partial(work.ticket.resolve, error=_failed(work, error)))

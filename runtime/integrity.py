@@ -35,9 +35,10 @@ class _Walk:
         self.path_pins: Counter[int] = Counter()
 
     def run(self) -> None:
+        for node in self.cache.tree.nodes():
+            self._check_links(node)
         self._count_holders()
         for namespace, root in self.cache.tree.roots.items():
-            _require(root.parent is None and root.start == 0 and not root.tokens, "G4", "a root is not a root")
             self._visit(root, [hash(namespace)])
         self._check_sequences()
         self._check_blocks()
@@ -55,16 +56,23 @@ class _Walk:
                 self.path_pins[id(node)] += 1
                 node = node.parent
 
+    def _check_links(self, node: Node) -> None:
+        if node.parent is None:
+            is_root = any(root is node for root in self.cache.tree.roots.values())
+            _require(is_root and node.start == 0 and not node.tokens, "G4", "a node without a parent is not a root")
+        for token, child in node.children.items():
+            where = f"node at {child.start}..{child.end}"
+            _require(child.parent is node, "G4", f"{where}: its parent does not name it")
+            _require(child.start == node.end, "G4", f"{where}: its parent ends at {node.end}")
+            _require(bool(child.tokens) and child.tokens[0] == token, "G4", f"{where}: filed under token {token}")
+
     def _visit(self, root: Node, start_tags: list[int]) -> None:
         stack = [(root, start_tags)]
         while stack:
             node, tags = stack.pop()
             tags = self._check_node(node, tags)
-            for token, child in node.children.items():
+            for child in node.children.values():
                 where = f"node at {child.start}..{child.end}"
-                _require(child.parent is node, "G4", f"{where}: its parent does not name it")
-                _require(child.start == node.end, "G4", f"{where}: its parent ends at {node.end}")
-                _require(bool(child.tokens) and child.tokens[0] == token, "G4", f"{where}: filed under token {token}")
                 _require(node.pins >= child.pins, "G6", f"{where}: {child.pins} pins, its parent {node.pins}")
                 stack.append((child, tags))
 
