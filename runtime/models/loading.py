@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+import difflib
+from pathlib import Path
+
 import torch
 
-from ..errors import ModelNotFound
+from ..errors import ModelLoadError, ModelNotFound
+from .directory import load_directory
+from .embedded import load_embedded
+from .gguf_file import load_gguf
+from .hub import load_hub
+from .known import EMBEDDED_NAME, TINY_NAME, list_models
 from .loaded import LoadedModel
-from .tiny import TINY_NAME, load_tiny
+from .tiny import load_tiny
 
 __all__ = ["LoadedModel", "load_model"]
 
 
 def load_model(name: str, *, dtype: torch.dtype | None = None, device: str | None = None) -> LoadedModel:
-    """Load the model called ``name``. Raises ModelNotFound, listing what was tried."""
+    """Load the model called ``name``; fp32 on a CPU unless told otherwise.
+
+    ``name`` is ``smollm2-135m`` (embedded), ``test:tiny``, a local directory, a ``.gguf`` file or a Hugging Face id.
+    Raises ModelNotFound, which lists what was tried, or ModelLoadError where the files are there but cannot be used.
+    """
     if name == TINY_NAME:
         return load_tiny(dtype=dtype, device=device)
-    raise ModelNotFound(f"no model is called {name!r}")
+    if name == EMBEDDED_NAME:
+        return load_embedded(dtype=dtype, device=device)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return load_directory(name, path, dtype=dtype, device=device)
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelNotFound(f"there is no file {path.absolute()}")
+        return load_gguf(name, path, dtype=dtype, device=device)
+    if path.is_file():
+        raise ModelLoadError(f"{path} is neither a model directory nor a .gguf file")
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        return load_hub(name, dtype=dtype, device=device)
+    raise ModelNotFound(_not_found(name, path))
+
+
+def _not_found(name: str, path: Path) -> str:
+    names = [info.name for info in list_models()]
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+    tried = f"a built-in name ({EMBEDDED_NAME}, {TINY_NAME}), the directory {path.absolute()}, a .gguf file"
+    tried += ", a Hugging Face id (owner/model)"
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    return f"no model is called {name!r}. Tried: {tried}.{hint}"

@@ -7,9 +7,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from .assemble import assemble_model
 from .byte_tokenizer import IM_END, ByteTokenizer
+from .known import TINY_NAME
 from .loaded import LoadedModel
 
-TINY_NAME = "test:tiny"
 _SEED = 20240229
 _LOGIT_SCALE = 4.0
 """Spread of the logits: entropy about 3 bits of 8, so that greedy has clear winners and sampling has choices."""

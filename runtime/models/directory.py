@@ -1,0 +1,80 @@
+"""Models in a local directory of the Hugging Face layout: config.json, safetensors, tokenizer.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from ..errors import ModelLoadError
+from .assemble import assemble_model
+from .hf_tokenizer import read_tokenizer
+from .loaded import LoadedModel
+
+IDENTITY_FILE = "furcate.json"
+"""Written beside converted weights: ``{"source": ..., "weights_version": ...}``."""
+
+
+def load_directory(
+    name: str, directory: Path, *, weights_version: str | None = None, dtype: torch.dtype | None, device: str | None
+) -> LoadedModel:
+    """Load the model in ``directory``. Raises ModelLoadError where a file is missing, damaged or of an unknown kind."""
+    if not (directory / "config.json").is_file():
+        raise ModelLoadError(f"{name}: {directory} has no config.json, so it is not a model directory")
+    target = torch.device(device or "cpu")
+    wanted = dtype or (torch.float32 if target.type == "cpu" else torch.bfloat16)
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        module = _model_class(config).from_pretrained(directory, config=config, dtype=wanted, local_files_only=True)
+    except Exception as error:  # transformers, safetensors and torch each raise their own
+        raise ModelLoadError(
+            f"{name}: the model in {directory} cannot be loaded: {type(error).__name__}: {error}. If a download or a "
+            "conversion was cut off, delete the directory and load it again."
+        ) from error
+    text_config = module.config.get_text_config(decoder=True)
+    size = int(module.get_output_embeddings().weight.shape[0])
+    tokenizer = read_tokenizer(directory, size=size, eos_ids=_eos_ids(text_config, module))
+    return assemble_model(
+        name,
+        module,
+        tokenizer,
+        weights_version=weights_version or _weights_version(directory),
+        dtype=wanted,
+        device=device,
+    )
+
+
+def _model_class(config: Any) -> Any:
+    """The class named in the configuration, which spares the import of the auto classes' whole table."""
+    for architecture in config.architectures or ():
+        found = getattr(transformers, architecture, None)
+        if architecture.endswith("ForCausalLM") and found is not None:
+            return found
+    return AutoModelForCausalLM
+
+
+def _eos_ids(config: Any, module: Any) -> Iterator[int]:
+    """End-of-sequence ids of the configuration and of the generation configuration; each one id or a list."""
+    for holder in (config, getattr(module, "generation_config", None)):
+        value = getattr(holder, "eos_token_id", None)
+        yield from value if isinstance(value, list) else [] if value is None else [int(value)]
+
+
+def _weights_version(directory: Path) -> str:
+    """The identity that the converter wrote, else a digest over the weight files' names, sizes, times and headers."""
+    identity = directory / IDENTITY_FILE
+    if identity.is_file():
+        return str(json.loads(identity.read_text(encoding="utf-8"))["weights_version"])
+    digest = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=16)
+    for path in sorted([*directory.glob("*.safetensors"), *directory.glob("*.bin")]):
+        stat = path.stat()
+        digest.update(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}".encode())
+        with path.open("rb") as file:
+            digest.update(file.read(1 << 16))
+    return digest.hexdigest()
