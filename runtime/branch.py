@@ -59,6 +59,10 @@ class Stop:
     """Close the engine."""
 
 
+def _ended(added: SequenceOf[int]) -> None:
+    """What a call that has ended tells its branch: nothing more."""
+
+
 Command = Submit | Fork | Trim | Withdraw | Release | Stop
 
 
@@ -113,11 +117,10 @@ class EngineBranch:
             raise ValueError("max_tokens must not be negative")
         if not len(self._log) and request.max_tokens:
             raise ValueError("the branch is empty, so there is nothing to continue: append a token first")
+        engine = self._engine
         work: Generation
-        ticket: Ticket[GenResult] = Ticket(cancel=lambda: self._engine.post(Withdraw(work)))
-        overflow = self._engine.overflow(
-            len(self._log), request.max_tokens, max(0, request.max_tokens - 1), request.label
-        )
+        ticket: Ticket[GenResult] = Ticket(cancel=lambda: engine.post(Withdraw(work)))
+        overflow = engine.overflow(len(self._log), request.max_tokens, max(0, request.max_tokens - 1), request.label)
         if overflow is not None:
             ticket.resolve(error=overflow)
             return ticket
@@ -126,8 +129,8 @@ class EngineBranch:
             ticket,
             self._sequence,
             self._log.read(),
-            vocabulary=self._engine.vocabulary,
-            encode=self._engine.encode,
+            vocabulary=engine.vocabulary,
+            encode=engine.encode,
         )
         self._start(work)
         return ticket
@@ -137,10 +140,11 @@ class EngineBranch:
         self._ready()
         if not len(self._log) and any(request.sequences):
             raise ValueError("the branch is empty, so nothing predicts the first token: append a token first")
+        engine = self._engine
         work: Scoring
-        ticket: Ticket[ScoreResult] = Ticket(cancel=lambda: self._engine.post(Withdraw(work)))
+        ticket: Ticket[ScoreResult] = Ticket(cancel=lambda: engine.post(Withdraw(work)))
         longest = max((len(tokens) for tokens in request.sequences), default=0)
-        overflow = self._engine.overflow(len(self._log), longest, max(0, longest - 1), request.label)
+        overflow = engine.overflow(len(self._log), longest, max(0, longest - 1), request.label)
         if overflow is not None:
             ticket.resolve(error=overflow)
             return ticket
@@ -163,6 +167,8 @@ class EngineBranch:
     def _end(self, added: SequenceOf[int]) -> None:
         """The pending call has ended and added these tokens; the engine says so before the ticket resolves."""
         self._log.append(added)
+        if self._work is not None:
+            self._work.on_end = _ended  # whoever keeps the ticket must not keep the branch
         self._work = None
 
     def _ready(self) -> None:

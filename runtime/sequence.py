@@ -153,8 +153,11 @@ class Residency:
         while node is not None:
             first = node.start // BLOCK_SIZE
             for index in {0, len(node.blocks) - 1} if node.blocks else ():
-                if node.blocks[index] != seq.table[first + index]:
-                    self.tree.rename(node, index, seq.table[first + index])
+                own = seq.table[first + index]
+                covered = min(BLOCK_SIZE, node.end - (first + index) * BLOCK_SIZE)
+                # a block that a copy of the step being planned fills is not written yet
+                if node.blocks[index] != own and self.pool.num_written(own) >= covered:
+                    self.tree.rename(node, index, own)
             node = node.parent
 
     def name(self, seq: Sequence, logical: int, block: int) -> None:

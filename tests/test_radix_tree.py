@@ -229,3 +229,13 @@ def _only_child(writer: Writer) -> Node:
 
 def _first_tokens(writer: Writer) -> set[int]:
     return {token for root in writer.cache.tree.roots.values() for token in root.children}
+
+
+def test_paths_are_not_renamed_to_a_block_that_is_still_to_be_written() -> None:
+    writer = Writer()
+    seq = writer.compute(list(range(20)))
+    before = list(_only_child(writer).blocks)
+    old, seq.table[-1] = seq.table[-1], writer.cache.pool.allocate()  # as while a step with a copy is planned
+    writer.cache.residency.compact(seq)
+    assert _only_child(writer).blocks == before
+    writer.cache.pool.remove_table(old)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -58,7 +60,7 @@ TEXTS = st.lists(st.sampled_from(["a", "b", "ab", "é", "ß", "日", ""]), min_s
 def test_matching_agrees_with_a_search_over_the_whole_text(text: str, stops: list[str], cuts: set[int]) -> None:
     raw = text.encode()
     points = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
-    tokens = [raw[a:b] for a, b in zip(points, points[1:], strict=False)]
+    tokens = [raw[a:b] for a, b in itertools.pairwise(points)]
     encoded = [stop.encode() for stop in stops]
     match, fed = feed_all(encoded, tokens)
     ends = [(raw.find(stop) + len(stop), raw.find(stop)) for stop in encoded if stop in raw]
@@ -82,7 +84,7 @@ def test_settled_tokens_are_never_taken_back(text: str, stops: list[str], cuts: 
     points = [0, *sorted(cut for cut in cuts if cut < len(raw)), len(raw)]
     matcher = StopMatcher([stop.encode() for stop in stops])
     settled = 0
-    for a, b in zip(points, points[1:], strict=False):
+    for a, b in itertools.pairwise(points):
         match = matcher.feed(raw[a:b])
         if match is not None:
             assert match.kept >= settled
