@@ -20,6 +20,10 @@ GUMBEL_SPAN = 27.0
 logit cannot be drawn."""
 
 
+HEAD = 1024
+"""Likeliest tokens among which top-p is looked for first."""
+
+
 @dataclass(frozen=True, slots=True)
 class SampleRow:
     """What decides the next token of one row, beside its logits."""
@@ -159,11 +163,22 @@ def _top_k(scaled: torch.Tensor, k: int) -> torch.Tensor:
 def _top_p(scaled: torch.Tensor, p: float) -> torch.Tensor:
     """Ascending indices of the fewest likeliest whose probabilities reach ``p``: at least one."""
     probabilities = torch.softmax(scaled, dim=-1)
-    ordered, order = torch.sort(probabilities, descending=True, stable=True)
+    within = _head(probabilities, p)
+    ordered, order = torch.sort(probabilities[within], descending=True, stable=True)
     before = torch.cumsum(ordered, dim=-1) - ordered
     keep = before < p
     keep[0] = True
-    return torch.sort(order[keep]).values
+    return torch.sort(within[order[keep]]).values
+
+
+def _head(probabilities: torch.Tensor, p: float) -> torch.Tensor:
+    """Ascending indices of a set that holds all that top-p can keep: sorting a head is cheaper than sorting all."""
+    if len(probabilities) > HEAD:
+        threshold = torch.topk(probabilities, HEAD).values[-1]
+        within = torch.nonzero(probabilities >= threshold).flatten()
+        if float(probabilities[within].sum()) > p + 1e-9:  # rounding must not decide which path is taken
+            return within
+    return torch.arange(len(probabilities), device=probabilities.device)
 
 
 def _first_best(scores: torch.Tensor) -> int:

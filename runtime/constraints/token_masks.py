@@ -75,11 +75,11 @@ class TokenTrie:
                     low = end
             level = following
             depth += 1
-        self.byte = np.array(byte, dtype=np.int32)
-        self.first_child = np.array(first_child, dtype=np.int32)
-        self.child_count = np.array(child_count, dtype=np.int32)
-        self.token_start = np.array(token_start, dtype=np.int32)
-        self.token_count = np.array(token_count, dtype=np.int32)
+        self.byte = np.array(byte, dtype=np.int64)
+        self.first_child = np.array(first_child, dtype=np.int64)
+        self.child_count = np.array(child_count, dtype=np.int64)
+        self.token_start = np.array(token_start, dtype=np.int64)
+        self.token_count = np.array(token_count, dtype=np.int64)
         self.token_ids = np.array(ids, dtype=np.int32)
         self.num_words = (vocabulary.size + 31) // 32
         self.single_bytes = np.zeros(256, dtype=np.bool_)
@@ -87,17 +87,19 @@ class TokenTrie:
 
     def allowed(self, table: npt.NDArray[np.int32], state: int) -> npt.NDArray[np.int32]:
         """[n] ids, unordered, of the tokens whose bytes lead from ``state`` through ``table`` without dying."""
-        nodes = np.zeros(1, dtype=np.int32)
-        states = np.full(1, state, dtype=np.int32)
-        found: list[npt.NDArray[np.int32]] = []
+        flat = table.reshape(-1)
+        nodes = np.zeros(1, dtype=np.int64)
+        states = np.full(1, state, dtype=np.int64)
+        visited: list[npt.NDArray[np.int64]] = []
         while len(nodes):
-            children = _spans(self.first_child[nodes], self.child_count[nodes])
-            states = table[np.repeat(states, self.child_count[nodes]), self.byte[children]]
-            alive = states != DEAD
-            nodes, states = children[alive], states[alive]
-            ends = nodes[self.token_count[nodes] > 0]
-            found.append(self.token_ids[_spans(self.token_start[ends], self.token_count[ends])])
-        return np.concatenate(found)
+            counts = self.child_count[nodes]
+            children = _spans(self.first_child[nodes], counts)
+            reached = flat.take(np.repeat(states << 8, counts) + self.byte.take(children))
+            alive = np.flatnonzero(reached != DEAD)
+            nodes, states = children.take(alive), reached.take(alive).astype(np.int64)
+            visited.append(nodes)
+        reached_nodes = np.concatenate(visited)
+        return self.token_ids[_spans(self.token_start[reached_nodes], self.token_count[reached_nodes])]
 
     def pack(self, ids: npt.NDArray[np.int32]) -> Bitmask:
         """[words] the mask in which exactly ``ids`` are set; read-only."""
@@ -108,12 +110,11 @@ class TokenTrie:
         return mask
 
 
-def _spans(starts: npt.NDArray[np.int32], counts: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def _spans(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The numbers start, start + 1, ... of every span, one span after the other."""
-    total = int(counts.sum())
-    before = np.cumsum(counts, dtype=np.int32) - counts
-    offsets: npt.NDArray[np.int32] = np.repeat(starts - before, counts)
-    numbers: npt.NDArray[np.int32] = np.add(offsets, np.arange(total, dtype=np.int32))
+    ends = np.cumsum(counts)
+    numbers: npt.NDArray[np.int64] = np.repeat(starts - (ends - counts), counts)
+    numbers += np.arange(len(numbers))
     return numbers
 
 
