@@ -39,6 +39,7 @@ __all__ = [
     "ModelLoadError",
     "ModelNotFound",
     "NoChatTemplate",
+    "NoSource",
     "ProgramTimeout",
     "TemplateRefused",
     "Truncated",
@@ -99,6 +100,10 @@ class NoChatTemplate(FurcateError):
 
 class TemplateRefused(FurcateError):
     """The model's chat template forbids or drops a turn at this place."""
+
+
+class NoSource(FurcateError):
+    """A program has no source that could be compiled: it runs, without a graph ahead of time."""
 
 
 class UnboundedGeneration(FurcateError):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..graph import NodeKind
+from ..graph import NodeKind, Site
 from .builder import Chain, GraphBuilder
-from .source import FunctionNode, call_sites, loaded_names, site
+from .source import FunctionNode, Located, call_sites, loaded_names, site
 from .state import State, merge
 from .values import (
     Env,
@@ -31,6 +31,8 @@ GLOBAL_FRAME = -1
 """Number of the frame that holds names which the program rebinds with ``global``."""
 MAX_PASSES = 6
 """Passes over a loop's body after which what still changes is taken as unknown."""
+Arms = Collection[tuple[str, Callable[[], Value | None]]]
+"""Labels of an If's arms, and what reads each."""
 _MISSING = object()
 
 
@@ -92,6 +94,10 @@ class Planner(ABC):
         """Lineage -> the Fork node of its own that is running."""
         self.active: list[FunctionNode] = []
         self.awaited: dict[ast.Call, ast.Await] = {}
+        self.returned: Frame | None = None
+        """The body that was read last."""
+        self.traps: dict[Site, str] = {}
+        """Where a nested function takes a captured context for a local name."""
         self.changed: list[Value] = []
         """Containers that were changed in place; held, so that an identity is not used again."""
 
@@ -149,20 +155,17 @@ class Planner(ABC):
         for value in values:
             self.builder.connect(value.sources, number, "value")
 
-    def opaque(self, node: ast.expr | ast.stmt, reason: str, contexts: frozenset[int], *values: Value) -> Value:
+    def opaque(self, node: Located, reason: str, contexts: frozenset[int], *values: Value) -> Value:
         """A node for what cannot be read; it may do anything to the contexts, and its result may hold them."""
         number = self.builder.add("Py", unparse(node), site(self.frame.file, node), reason=reason)
         self.attach(number, contexts, *values)
         return Value(sources=frozenset({number}), contexts=contexts)
 
     # ---- control
-    def branch(
-        self, node: ast.AST, label: str, test: Value, arms: list[tuple[str, Callable[[], Value | None]]],
-        *, file_node: ast.expr | ast.stmt, **attrs: Any,
-    ) -> Value:  # fmt: skip
+    def branch(self, at: Located, label: str, test: Value, arms: Arms, **attrs: Any) -> Value:
         """An If node with one region for each arm; left out where no arm has a node and none leaves."""
         point = self.builder.checkpoint()
-        number = self.builder.add("If", label, site(self.frame.file, file_node), arms=[name for name, _ in arms])
+        number = self.builder.add("If", label, site(self.frame.file, at), arms=[name for name, _ in arms])
         draft = self.builder.nodes[number]
         draft.attrs.update(attrs)
         if test.sources:
@@ -192,8 +195,8 @@ class Planner(ABC):
         return value
 
     def loop(
-        self, node: ast.expr | ast.stmt | ast.comprehension, label: str, over: Value, once: Callable[[int], list[State] | None],
-        *, at: ast.expr | ast.stmt, trips: int | None, orelse: list[ast.stmt] | None = None, **attrs: Any,
+        self, at: Located, label: str, over: Value, once: Callable[[int], list[State] | None],
+        *, trips: int | None, orelse: list[ast.stmt] | None = None, **attrs: Any,
     ) -> None:  # fmt: skip
         """A Loop node. ``once`` reads one pass (given the loop's number) and returns the states in which the loop ends
         early by its own test, None for a loop that ends when ``over`` is used up."""
@@ -293,7 +296,7 @@ class Planner(ABC):
 
 
 def _inside(frame: Frame, env: Env) -> Frame:
-    return Frame(frame.name, env, frame.file, frame.chain, False, frame.node)
+    return Frame(frame.name, env, frame.file, frame.chain, emits_return=False, node=frame.node)
 
 
 def _builtins(globals_: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from types import CodeType, FunctionType
 from ..errors import NoSource
 from ..graph import Site
 
+Located = ast.expr | ast.stmt | ast.excepthandler
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -36,7 +37,7 @@ def find_function(fn: FunctionType) -> FunctionNode:
     return found[0]
 
 
-def site(file: str, node: ast.expr | ast.stmt) -> Site:
+def site(file: str, node: Located) -> Site:
     """The first character of a syntax node."""
     return Site(file, node.lineno, node.col_offset)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from .values import (
@@ -25,6 +24,7 @@ HOLE_TEXT = "{…}"
 MAX_CHARS = 1_000_000
 """Longest constant that is built while compiling."""
 MAX_VARIANTS = 64
+_CONVERSIONS: dict[str, Callable[[object], str]] = {"r": repr, "s": str, "a": ascii}
 
 
 def lift(function: Callable[..., Value], *values: Value) -> Value:
@@ -59,7 +59,7 @@ def concatenate(*values: Value) -> Value:
 def formatted(value: Value, conversion: str | None, spec: Value | None) -> Value:
     """A replacement field of an f-string."""
     if isinstance(value, Const) and isinstance(value.value, str | int | float | bool | None) and _plain(spec):
-        shown = {"r": repr, "s": str, "a": ascii}.get(conversion or "", lambda x: x)(value.value)
+        shown = _CONVERSIONS[conversion](value.value) if conversion else value.value
         try:
             return const(format(shown, "" if spec is None else constant_of(spec)), **origins((value,)))
         except (ValueError, TypeError):
@@ -91,11 +91,12 @@ def format_template(template: str, positional: list[Value], keywords: dict[str, 
         pieces.append(const(literal))
         if name is None:
             continue
-        if name == "":
-            name, automatic = str(automatic), automatic + 1
-        value = keywords.get(name)
-        if name.isdigit() and int(name) < len(positional):
-            value = positional[int(name)]
+        key = name
+        if key == "":
+            key, automatic = str(automatic), automatic + 1
+        value = keywords.get(key)
+        if key.isdigit() and int(key) < len(positional):
+            value = positional[int(key)]
         everything = hole(*positional, *keywords.values())
         pieces.append(everything if value is None else formatted(value, conversion, const(spec) if spec else None))
     return concatenate(*pieces)
@@ -122,8 +123,11 @@ def is_text(value: Value) -> bool:
 
 
 def text_attrs(value: Value) -> dict[str, Any]:
-    """What a Text node says of its text: ``text`` with holes, ``constant``, ``chars``; ``texts`` where each pass of a
-    loop, or each branch, has a constant of its own; ``volatile`` calls and the constant ``volatile_tail`` after them."""
+    """What a Text node says of its text.
+
+    ``text`` with holes, ``constant``, ``chars``; ``texts`` where each pass of a loop, or each branch, has a constant of
+    its own; ``volatile`` calls and the number of constant characters after the first, ``volatile_tail``.
+    """
     if isinstance(value, Varying) and all(isinstance(v, Const) for v in value.each):
         texts = [str(constant_of(v)) for v in value.each]
         if len(set(texts)) > 1:
@@ -158,9 +162,12 @@ def _plain(spec: Value | None) -> bool:
     return spec is None or isinstance(spec, Const)
 
 
-def _common(texts: Iterable[str]) -> tuple[str, str]:
+def _common(texts: list[str]) -> tuple[str, str]:
     """The longest common start, and the longest common end of what follows it."""
-    listed = list(texts)
-    start = os.path.commonprefix(listed)
-    rest = [text[len(start) :][::-1] for text in listed]
-    return start, os.path.commonprefix(rest)[::-1]
+    start = _common_start(texts)
+    return start, _common_start([text[len(start) :][::-1] for text in texts])[::-1]
+
+
+def _common_start(texts: list[str]) -> str:
+    low, high = min(texts), max(texts)
+    return next((low[:i] for i, character in enumerate(low) if character != high[i]), low)

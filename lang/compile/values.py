@@ -193,8 +193,8 @@ def sequence(items: Iterable[Value], *, mutable: bool = False) -> Sequence:
 
 
 def many(element: Value, count: int | None = None, *more: Value) -> Many:
-    """A collection of items like ``element``."""
-    return Many(element=element, count=count, **origins((element, *more)))
+    """A collection of items like ``element``, which depends on ``more`` but holds no context of theirs."""
+    return Many(element=element, count=count, **{**origins((element, *more)), "contexts": element.contexts})
 
 
 def blend(*values: Value) -> Value:

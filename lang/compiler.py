@@ -1,0 +1,50 @@
+"""The compiler: a program's source becomes its execution graph, without running it, its inputs or a model."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from .compile.analysis import derive
+from .compile.functions import function_of
+from .compile.planner import Arguments
+from .compile.source import find_function
+from .compile.statements import Statements
+from .compile.values import ContextValue, Value
+from .errors import NoSource
+from .graph import Graph
+
+__all__ = ["compile_program"]
+
+
+def compile_program(fn: Callable[..., Any], name: str) -> Graph:
+    """The planned graph of a plain function whose first parameter is a Context.
+
+    Nothing of it is run. Globals and closure cells that are immutable, and small lists and tuples, are read once, as
+    constants. What cannot be read becomes a ``Py`` node with the ``reason``. ``Graph.attrs`` holds ``file``, ``line``,
+    ``bound``, ``constant_prefix`` and, where there are any, ``traps``.
+
+    Raises NoSource where there is no source (a REPL, ``exec``, a lambda), TypeError for what is no Python function.
+    """
+    plain = inspect.unwrap(fn)
+    if not inspect.isfunction(plain):
+        raise TypeError(f"{name} is not a Python function, but {type(plain).__name__}: it has no source to compile")
+    if plain.__name__ == "<lambda>":
+        raise NoSource(f"{name} is a lambda: it runs, but it has no graph ahead of time. Write it with def.")
+    node = find_function(plain)
+    function = function_of(plain)
+    if function is None or not node.args.posonlyargs + node.args.args:
+        raise NoSource(f"{name} cannot be compiled: it takes no Context")
+    compiler = Statements(function.module.file)
+    root = compiler.builder.new_lineage()
+    compiler.state.tips[root] = frozenset()
+    context = ContextValue(contexts=frozenset({root}))
+    call = ast.copy_location(ast.Call(ast.Name(plain.__name__, ast.Load()), [], []), node)
+    compiler.enter(function, Arguments(call, [context], {}, Value()), body=True)
+    attrs: dict[str, Any] = {"file": function.module.file, "line": node.lineno, **derive(compiler.builder)}
+    if compiler.traps:
+        attrs["traps"] = [{"name": name, "at": at} for at, name in compiler.traps.items()]
+    nodes, edges = compiler.builder.finished()
+    return Graph(name, nodes, edges, compiler.builder.lookup(), attrs)
