@@ -194,17 +194,17 @@ def _tighter(old: int | None, new: int | None, pick: Any) -> int | None:
     return int(pick(old, new))
 
 
-def _integer(bound: Any, strict: bool, direction: int, path: str, wanted: Any) -> int | None:
-    """A bound as the first integer inside it; None where it is infinitely far. direction: 1 for lower bounds."""
+def _integer(bound: Any, strict: bool, direction: int, path: str, wanted: Any) -> int:
+    """A bound as the first integer inside it. direction: 1 for lower bounds, -1 for upper ones."""
     if wanted is not int:
         raise refuse(path, wanted, "bounds (ge, gt, le, lt) are enforced on int only")
-    if isinstance(bound, float) and math.isinf(bound) and (bound < 0) == (direction > 0):
-        return None
     try:
-        nearest: int = math.ceil(bound) if direction > 0 else math.floor(bound)
+        nearest = int(bound)
     except (TypeError, ValueError, OverflowError) as error:
         raise refuse(path, wanted, f"{bound!r} is no bound of an integer") from error
-    return nearest + direction if strict and nearest == bound else nearest
+    if nearest != bound:
+        raise refuse(path, wanted, f"{bound!r} is no bound of an integer")
+    return nearest + direction if strict else nearest
 
 
 def bare(wanted: Any, metadata: tuple[Any, ...], path: str) -> Rule | None:
