@@ -276,9 +276,7 @@ class Expressions(Planner):
             def run(operand: ast.expr = operand) -> Value:
                 return self.evaluate(operand)
 
-            further = self.branch(
-                operand, unparse(node), value, [(arm, run), ("skipped", lambda: None)]
-            )
+            further = self.branch(operand, unparse(node), value, [(arm, run), ("skipped", lambda: None)])
             value = join(value, further) if not isinstance(value, Test) else blend(value, further)
         return value
 

@@ -13,6 +13,7 @@ from .following import Following
 from .functions import function_of
 from .objects import option_text, options_of, output_type
 from .planner import Arguments
+from .source import loaded_names
 from .values import (
     Chosen,
     Const,
@@ -31,11 +32,14 @@ from .values import (
     is_constant,
     many,
     passes,
+    sequence,
     settle,
     snapshot,
     unparse,
 )
 
+MAX_HANDLES = 16
+"""Handles of one ``split`` that are told apart; more are taken as alike."""
 _SHORT = 44
 
 
@@ -137,13 +141,11 @@ class Operations(Following):
             items = snapshot(range(items.value))
         function = self._function(arguments.positional[1] if len(arguments.positional) > 1 else None)
         attrs = self._fork_attrs(arguments, branches, counted=named)
+        attrs["item_used"] = function is None or _uses_item(function)
         number = self.emit(
             "Fork", self._fork_label(arguments, 1, branches), arguments.node, context.contexts, items, **attrs
         )
-        lineage = self.builder.new_lineage()
-        self.builder.ended.append(lineage)
-        self.state.tips[lineage] = frozenset({number})
-        branch = ContextValue(contexts=frozenset({lineage}))
+        branch = self._branch_of(number)
         loop = self.builder.new_frame()
         given = Arguments(arguments.node, [branch, passes(items, loop) if branches != 0 else Value()], {})
         busy, self.busy = self.busy, {**self.busy, **dict.fromkeys(context.contexts, number)}
@@ -237,18 +239,20 @@ class Operations(Following):
         number = self.emit(
             "Split", f"split x {shown}", arguments.node, context.contexts, *arguments.all, branches=count
         )
+        handles = [self._branch_of(number) for _ in range(count if count is not None and count <= MAX_HANDLES else 1)]
+        return sequence(handles, mutable=True) if len(handles) == count else many(handles[0], count)
+
+    def _branch_of(self, node: int) -> ContextValue:
+        """A new context that begins at ``node`` and ends within the program."""
         lineage = self.builder.new_lineage()
-        self.state.tips[lineage] = frozenset({number})
+        self.state.tips[lineage] = frozenset({node})
         self.builder.ended.append(lineage)
-        return many(ContextValue(contexts=frozenset({lineage})), count)
+        return ContextValue(contexts=frozenset({lineage}))
 
     def _op_scratch(self, context: Value, arguments: Arguments) -> Value:
         number = self.emit("Scratch", "scratch", arguments.node, context.contexts)
-        lineage = self.builder.new_lineage()
-        self.state.tips[lineage] = frozenset({number})
-        self.builder.ended.append(lineage)
-        bound = ContextValue(contexts=frozenset({lineage}))
-        return Manager(bound=bound, region=number, contexts=frozenset({lineage}))
+        bound = self._branch_of(number)
+        return Manager(bound=bound, region=number, contexts=bound.contexts)
 
     # ---- marks, host code, the rest
     def _op_mark(self, context: Value, arguments: Arguments) -> Value:
@@ -291,6 +295,13 @@ def _pattern(wanted: Value | None) -> Value | None:
         return wanted.arguments[0]
     pattern = getattr(wanted.real, "pattern", None) if isinstance(wanted, Object) else None
     return const(pattern) if isinstance(pattern, str) else None
+
+
+def _uses_item(function: Function) -> bool:
+    """Whether a branch function reads its second argument, or may through ``*args``."""
+    a = function.node.args
+    names = [p.arg for p in (*a.posonlyargs, *a.args)][len(function.bound) + 1 :][:1]
+    return not names or names[0] in loaded_names(function.node)
 
 
 def _number(value: Value | None) -> int | None:
