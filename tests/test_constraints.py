@@ -169,5 +169,10 @@ def test_longest_text(pattern: str, longest: int | None) -> None:
     assert automaton(pattern).max_bytes == longest
 
 
+def test_alternatives_at_the_top_of_a_compiled_pattern_stay_whole() -> None:
+    dfa = compile_pattern("cat|category|d")
+    assert [dfa.accepts(text) for text in (b"cat", b"category", b"d", b"catd")] == [True, True, True, False]
+
+
 def test_compilation_is_remembered() -> None:
     assert automaton("abc+") is automaton("abc+")
