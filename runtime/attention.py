@@ -9,6 +9,7 @@ import torch
 from transformers import AttentionInterface
 
 from ..kernels.interface import AttentionBackend
+from .errors import UnsupportedByBackend
 
 ATTENTION_NAME = "furcate"
 """Name of our attention in transformers' registry. It has no entry in the mask registry, so no mask is ever built."""
@@ -31,7 +32,7 @@ def paged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    furcate_step: StepContext,
+    furcate_step: StepContext | None = None,
     scaling: float | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
@@ -40,7 +41,14 @@ def paged_attention(
 ) -> tuple[torch.Tensor, None]:
     """Write this layer's K/V, then attend. ``query`` ``[1, heads, rows, dim]``, ``key``/``value``
     ``[1, kv_heads, rows, dim]``; returns ``[1, rows, heads, dim]``. ``s_aux`` are attention sinks, ``[heads]``.
+
+    Raises UnsupportedByBackend where the model's code drops the keyword arguments on their way here.
     """
+    if furcate_step is None:
+        raise UnsupportedByBackend(
+            f"{type(module).__name__} of transformers does not hand keyword arguments to its attention, so its KV "
+            "cannot be paged"
+        )
     layer: int = module.layer_idx  # type: ignore[assignment]  # every attention module of transformers has it
     backend, plan = furcate_step.backend, furcate_step.plan
     backend.write_kv(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), plan)
