@@ -14,6 +14,10 @@ from .tally import Tally
 
 Work = Generation | Scoring
 
+MAX_CHAIN_SHARE = 4
+"""One part in so many of the pool's blocks is what the chains of a scored trie may spread over in a step; those that
+are done are evicted first, so that scoring thousands of choices does not empty the cache."""
+
 
 class StepPlan:
     """The rows of one step and whose they are."""
@@ -138,7 +142,7 @@ class Scheduler:
         urgent = work is self.running[0]  # true for the first chain only: the others take what is to be had
         self._advance(work.sequence, work.tokens, work.tally)
         assigned: set[int] = set()
-        for chain in work.chains:
+        for chain in work.chains[: max(1, self.cache.pool.num_blocks // MAX_CHAIN_SHARE)]:
             fresh = chain.sequence is None
             seq = chain.sequence or self._start_chain(work, chain)
             wanted = [p for p in work.wanted(chain) if id(work.node_at(chain, p)) not in assigned]
@@ -265,6 +269,11 @@ class Scheduler:
             self._end_chain(chain)
 
     def retire_chains(self, work: Scoring) -> None:
-        """Give back the KV of the chains that are done; it stays cached."""
+        """Give back the KV of the chains that are done: dead, but cached while there is room. What they computed of
+        the context itself stays with the branch."""
+        self.cache.residency.advance(work.sequence, work.tokens)
         for chain in work.retire_done():
-            self._end_chain(chain)
+            if chain.sequence is not None:
+                self.cache.residency.drop_dead(chain.sequence)
+                chain.sequence = None
+                chain.tokens = []

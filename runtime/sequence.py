@@ -119,8 +119,8 @@ class Residency:
     def drop_dead(self, seq: Sequence) -> None:
         """``drop``, where the plan says that nothing reads the private part again: it is evicted first."""
         node = seq.node
-        while node is not None and node.pins == 1 and len(node.children) <= 1 and node.parent is not None:
-            if node.children and not all(child.dead for child in node.children.values()):
+        while node is not None and node.parent is not None and node.pins == 1:
+            if not all(child.dead for child in node.children.values()):
                 break
             node.dead = True
             node = node.parent

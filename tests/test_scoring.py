@@ -101,3 +101,22 @@ def test_two_branches_with_one_context_share_the_logits_at_their_tip() -> None:
     assert kit.stat("tokens_computed") == 35
     assert tickets[1].result().logprobs[0] == pytest.approx(scores_of(PROMPT, [3]))
     assert generated.result().usage.shared == 35
+
+
+def test_a_branch_that_was_scored_cold_holds_its_context_afterwards() -> None:
+    kit = Kit(64)
+    branch = kit.root(PROMPT)
+    kit.score(branch, [[1, 2], [3, 4]])
+    assert kit.stat("blocks_referenced") == 3
+    assert kit.generate(branch, 1).usage.cached == 35
+
+
+def test_scoring_many_choices_leaves_most_of_the_cache_alone() -> None:
+    kit = Kit(64, max_step_tokens=512)
+    other = kit.root([60, *PROMPT[:31]])
+    kit.generate(other, 0)
+    other.release()
+    branch = kit.root(PROMPT)
+    kit.generate(branch, 0)
+    kit.score(branch, [[i % 60, i // 60, 1] for i in range(600)])
+    assert kit.generate(kit.root([60, *PROMPT[:31]]), 0).usage.cached == 32
