@@ -192,6 +192,6 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 EngineMachine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=80, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestEngine = EngineMachine.TestCase
