@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 
+from ..kernels.layout import BLOCK_SIZE
 from .block_pool import blocks_for
 from .branch import Command, EngineBranch, Fork, Release, Stop, Submit, Trim, Withdraw
 from .errors import ContextOverflow, EngineClosed, EngineFailed, FurcateError
@@ -173,7 +174,7 @@ class Engine:
         needed = length + added
         if needed <= self.max_context and blocks_for(length + computed) <= self.num_blocks:
             return None
-        limit = min(self.max_context, self.num_blocks * 16)
+        limit = min(self.max_context, self.num_blocks * BLOCK_SIZE)
         what = "the model's context" if needed > self.max_context else "the KV pool"
         return ContextOverflow(
             f"{label or 'the call'} needs {needed} tokens ({length} of context and {added} more), but {what} holds "

@@ -19,7 +19,7 @@ from .vocabulary import Vocabulary
 
 class Generation:
     """State of one call. ``tokens`` is the branch's whole text, generated tokens included; the engine computes its
-    KV and calls ``advance`` whenever the logits that ``wanted`` names are there."""
+    KV, and calls ``accept`` with the token drawn from the logits that ``wanted`` asks for."""
 
     def __init__(
         self,

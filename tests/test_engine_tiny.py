@@ -102,7 +102,7 @@ def test_scores_equal_the_log_probabilities_of_generating_the_same_tokens(model:
     engine = fresh(model)
     branch = engine.root()
     branch.append(PROMPT)
-    others = tuple(tuple([*drawn.tokens[:i], 66, 67]) for i in range(5))
+    others = tuple((*drawn.tokens[:i], 66, 67) for i in range(5))
     ticket = branch.score(ScoreRequest((drawn.tokens, *others)))
     drain(engine)
     assert ticket.result().logprobs[0] == pytest.approx(drawn.logprobs, abs=1e-6)
