@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 import torch
 import transformers
 
 from furcate.kernels.layout import StepBatch
-from furcate.runtime.errors import UnsupportedByBackend
+from furcate.runtime.attention import paged_attention
+from furcate.runtime.errors import ModelLoadError, UnsupportedByBackend
 from furcate.runtime.model_runner import ModelRunner
 from furcate.runtime.models.assemble import assemble_model
 from furcate.runtime.models.byte_tokenizer import ByteTokenizer
@@ -70,7 +72,7 @@ def assert_same_logits(runner: ModelRunner, reference: torch.nn.Module, ids: lis
         want = reference(torch.tensor([ids]), use_cache=False).logits[0].float()
     table = list(range(3, 3 + len(ids) // 16 + 1))
     cuts = [0, 70, 71, len(ids)]
-    got = torch.cat([runner.forward(rows(ids, table, a, b)) for a, b in zip(cuts, cuts[1:], strict=False)])
+    got = torch.cat([runner.forward(rows(ids, table, a, b)) for a, b in pairwise(cuts)])
     assert want.std() > 0.05
     assert (got - want).abs().max() < 1e-4 * max(1.0, float(want.abs().max()))
 
@@ -97,9 +99,14 @@ def test_a_random_model_of(family: str) -> None:
     assert_same_logits(ModelRunner(loaded, num_blocks=64), reference, ids)
 
 
-def test_a_family_whose_code_drops_our_arguments_is_refused() -> None:
+def test_a_family_that_computes_attention_by_itself_is_refused() -> None:
     with torch.random.fork_rng(devices=[]):
         module = transformers.StableLmForCausalLM(transformers.StableLmConfig(**SMALL))
-    runner = ModelRunner(assemble_model("stablelm", module, ByteTokenizer(), weights_version="0"), num_blocks=8)
-    with pytest.raises(UnsupportedByBackend, match="StableLm"):
-        runner.forward(rows([1, 2, 3], [0], 0, 3))
+    with pytest.raises(ModelLoadError, match="StableLm"):
+        assemble_model("stablelm", module, ByteTokenizer(), weights_version="0")
+
+
+def test_code_that_drops_our_arguments_is_named() -> None:
+    states = torch.zeros(1, 1, 1, 4)
+    with pytest.raises(UnsupportedByBackend, match="Identity"):
+        paged_attention(torch.nn.Identity(), states, states, states, None)

@@ -27,6 +27,11 @@ def assemble_model(
     """
     target = torch.device(device or "cpu")
     wanted = dtype or (torch.float32 if target.type == "cpu" else torch.bfloat16)
+    if not module.base_model._supports_attention_backend:
+        raise ModelLoadError(
+            f"{name}: {type(module).__name__} of transformers computes attention by itself, so its KV cannot be paged. "
+            "Choose a model whose attention goes through transformers' attention interface."
+        )
     register_attention()
     module.set_attn_implementation(ATTENTION_NAME)
     module.eval().requires_grad_(False)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.utils import logging as hf_logging
 
 from ..errors import ModelLoadError
 from .assemble import assemble_model
@@ -31,7 +34,8 @@ def load_directory(
     wanted = dtype or (torch.float32 if target.type == "cpu" else torch.bfloat16)
     try:
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
-        module = _model_class(config).from_pretrained(directory, config=config, dtype=wanted, local_files_only=True)
+        with _quiet_off_terminal():
+            module = _model_class(config).from_pretrained(directory, config=config, dtype=wanted, local_files_only=True)
     except Exception as error:  # transformers, safetensors and torch each raise their own
         raise ModelLoadError(
             f"{name}: the model in {directory} cannot be loaded: {type(error).__name__}: {error}. If a download or a "
@@ -48,6 +52,19 @@ def load_directory(
         dtype=wanted,
         device=device,
     )
+
+
+@contextmanager
+def _quiet_off_terminal() -> Iterator[None]:
+    """No progress bar of transformers where standard error is not a terminal."""
+    if sys.stderr.isatty() or not hf_logging.is_progress_bar_enabled():
+        yield
+        return
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        hf_logging.enable_progress_bar()
 
 
 def _model_class(config: Any) -> Any:

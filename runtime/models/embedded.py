@@ -97,6 +97,7 @@ def _fetch_from_hub(directory: Path) -> None:
     # To fp32 once here rather than at every load.
     weights = {name: tensor.float() for name, tensor in load_file(snapshot / "model.safetensors").items()}
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "model.safetensors").chmod(0o644)  # the writer makes it private, but a cache may serve several users
     for name in _HUB_FILES:
         if name != "model.safetensors" and (snapshot / name).is_file():
             (directory / name).write_bytes((snapshot / name).read_bytes())

@@ -1,4 +1,4 @@
-"""GGUF files of the llama architecture, converted once to safetensors: 7 s, where transformers' own path takes 40."""
+"""GGUF files, converted to safetensors once: 3 s for SmolLM2-135M, where transformers takes 40 at each load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -21,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from ..errors import ModelLoadError
 from .cache import models_dir, publish
 from .directory import IDENTITY_FILE, load_directory
+from .gguf_reader import GGUFFile, read_gguf
 from .gguf_tokenizer import bpe_tokenizer, can_rebuild
 from .loaded import LoadedModel
 
@@ -64,10 +64,9 @@ def convert_gguf(path: Path, directory: Path, *, source: str, version: str) -> N
     Raises ModelLoadError where the file is damaged or of a kind that transformers cannot read either.
     """
     try:
-        reader = gguf.GGUFReader(path)
-        metadata = {name: field.contents() for name, field in reader.fields.items()}
-        if _is_plain_llama(reader, metadata):
-            _convert_llama(reader, metadata, directory)
+        file = read_gguf(path)
+        if _is_plain_llama(file):
+            _convert_llama(file, directory)
         else:
             _convert_by_transformers(path, directory)
     except Exception as error:  # a damaged file fails anywhere: numpy, gguf, tokenizers, transformers
@@ -81,9 +80,10 @@ def convert_gguf(path: Path, directory: Path, *, source: str, version: str) -> N
     (directory / IDENTITY_FILE).write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
 
 
-def _is_plain_llama(reader: gguf.GGUFReader, metadata: Mapping[str, Any]) -> bool:
+def _is_plain_llama(file: GGUFFile) -> bool:
     """Llama with default rotary embeddings and a tokenizer that we rebuild; the rest is left to transformers."""
-    names = {_hf_name(tensor.name) for tensor in reader.tensors}
+    metadata = file.metadata
+    names = {_hf_name(tensor.name) for tensor in file.tensors}
     return (
         metadata["general.architecture"] == "llama"
         and None not in names
@@ -101,19 +101,22 @@ def _hf_name(name: str) -> str | None:
     return None
 
 
-def _convert_llama(reader: gguf.GGUFReader, metadata: Mapping[str, Any], directory: Path) -> None:
+def _convert_llama(file: GGUFFile, directory: Path) -> None:
+    metadata = file.metadata
     heads = int(metadata["llama.attention.head_count"])
     kv_heads = int(metadata.get("llama.attention.head_count_kv", heads))
     tensors: dict[str, npt.NDArray[np.float32]] = {}
-    for tensor in tqdm(reader.tensors, desc="converting", unit="tensor", disable=not sys.stderr.isatty()):
-        weights = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+    for tensor in tqdm(file.tensors, desc="converting", unit="tensor", disable=not sys.stderr.isatty()):
+        weights = tensor.dequantize()
         if ".attn_q." in tensor.name:
             weights = _unpermute(weights, heads)
         elif ".attn_k." in tensor.name:
             weights = _unpermute(weights, kv_heads)
         tensors[_hf_name(tensor.name) or tensor.name] = np.ascontiguousarray(weights)
     config = _llama_config(metadata, heads, kv_heads, tensors)
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    weights_file = directory / "model.safetensors"
+    save_file(tensors, weights_file, metadata={"format": "pt"})
+    weights_file.chmod(0o644)  # the writer makes it private, but a cache may serve several users
     config.save_pretrained(directory)
     GenerationConfig(bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id).save_pretrained(directory)
     _write_tokenizer(metadata, directory)

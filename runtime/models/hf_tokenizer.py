@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,6 +16,8 @@ from ..errors import ModelLoadError, UnsupportedByBackend
 from ..vocabulary import Vocabulary
 from .chat_template import ChatTemplate
 from .token_bytes import token_bytes
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class HFTokenizer:
@@ -96,7 +99,7 @@ class HFTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``; special spellings are ordinary text. No BOS. Lone surrogates become U+FFFD."""
-        clean = text.encode("utf-8", errors="surrogatepass").decode("utf-8", errors="replace")
+        clean = _LONE_SURROGATE.sub("\ufffd", text)
         ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
         if self._special_set.isdisjoint(ids):
             return ids
