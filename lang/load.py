@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..runtime import logs
 from .backends.base import Model
 from .errors import NoModel
 
@@ -26,6 +27,7 @@ def load(name: str = EMBEDDED, /, **options: Any) -> Model:
     pool), ``max_step_tokens``, ``plan``, ``deterministic``, ``dtype``, ``device``. Raises ModelNotFound,
     ModelLoadError.
     """
+    logs.configure()
     if name == "test:scripted":
         from .testing import Scripted  # noqa: PLC0415 - a test model, loaded where it is asked for
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 
 import pytest
@@ -229,3 +230,41 @@ def test_the_pool_is_where_it_was_after_a_run(tiny):
     tree.using(tiny)()
     tiny.check_integrity()
     assert tiny.stats()["blocks_referenced"] == 0
+
+
+def test_a_model_in_a_forked_child_says_what_to_do(tiny):
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            say.using(tiny)("x")
+        except fc.FurcateError as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert "Load the model in the child" in pipe.read()
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_scripted_model_works_in_a_forked_child():
+    assert say("before") == "before"
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, say("in the child").encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        assert pipe.read() == "in the child"
+
+
+def test_the_log_level_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("FURCATE_LOG", "loud")
+    with pytest.raises(ValueError, match="FURCATE_LOG"):
+        fc.load("test:scripted")

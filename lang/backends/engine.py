@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from ...kernels.layout import BLOCK_SIZE
 from ...runtime.engine import Engine
+from ...runtime.errors import FurcateError
 from ...runtime.model_runner import ModelRunner, bytes_per_block
 from ...runtime.models.loaded import LoadedModel
 from ...runtime.models.loading import load_model
@@ -56,6 +58,7 @@ class EngineModel(Model):
             max_step_tokens=max_step_tokens,
             plan=plan,
         )
+        self._process = os.getpid()
         self._finalizer = weakref.finalize(self, self._engine.close)
         self._finalizer.atexit = False  # the engine's thread is a daemon: nothing to wait for at exit
 
@@ -73,7 +76,15 @@ class EngineModel(Model):
         return cls(load_model(name, **weights), **options)
 
     def root(self, namespace: str = "") -> Branch:
-        """A fresh, empty branch under this model's weights and ``namespace``."""
+        """A fresh, empty branch under this model's weights and ``namespace``.
+
+        Raises FurcateError in a forked child: the engine's thread stayed in the parent.
+        """
+        if os.getpid() != self._process:
+            raise FurcateError(
+                f"the model {self.name} was loaded in another process: after os.fork (multiprocessing's default on "
+                "Linux) the engine's thread is missing. Load the model in the child, or start children with 'spawn'."
+            )
         return self._engine.root(f"{self._namespace}/{namespace}")
 
     def stats(self) -> Mapping[str, int]:
