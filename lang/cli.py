@@ -1,7 +1,7 @@
 """The command ``furcate``: run, draw, check and map programs, and list models.
 
 Exit codes: 0 done; 1 the program failed, a row failed, or ``check`` found an error; 2 the command line names something
-that is not there; 130 interrupted. Nothing heavy is imported here: ``furcate --help`` needs argparse alone.
+that is not there; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib.metadata import version
 
+from .cli_commands import COMMANDS
 from .cli_errors import FAILED, INTERRUPTED, OK, USAGE, UsageError, describe
 
 FORMATS = ("mermaid", "text", "dot", "json", "html")
@@ -26,10 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has printed the reason, or the help
         return stop.code if isinstance(stop.code, int) else USAGE
-    from . import cli_commands  # noqa: PLC0415 - the language takes longer to import than --help may take
-
     try:
-        return cli_commands.COMMANDS[args.command](args)
+        return COMMANDS[args.command](args)
     except UsageError as error:
         sys.stderr.write(f"furcate {args.command}: {error}\n")
         return USAGE
@@ -118,10 +118,8 @@ def _settings(parser: argparse.ArgumentParser) -> None:
 
 
 class _Version(argparse.Action):
-    """Print the installed version: looked up when asked for, since importlib.metadata costs more than argparse."""
+    """Print the installed version, looked up only when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from importlib.metadata import version  # noqa: PLC0415 - see the class
-
         sys.stdout.write(f"furcate {version('furcate')}\n")
         parser.exit()

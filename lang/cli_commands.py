@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..runtime.models import list_models
+from ..runtime.models.known import list_models
 from . import cli_report as report
 from .backends.base import Model
 from .checks import Finding

@@ -27,15 +27,10 @@ def load(path: Path) -> ModuleType:
 
 
 def answer_judge(prompt: str) -> str:
-    asked = prompt[prompt.rindex("judge the ") :] if "Decide." not in prompt else ""
-    for view, remark in [
-        ("cost", "It costs little."),
-        ("safety", "Children are safer."),
-        ("fairness", "The baker loses trade."),
-    ]:
-        if asked.startswith(f"judge the {view}"):
-            return remark
-    return '{"decision":"revise","score":7,"reason":"Good for children; help the baker."}'
+    if "Decide." in prompt:
+        return '{"decision":"revise","score":7,"reason":"Good for children; help the baker."}'
+    remarks = {"cost": "It costs little.", "safety": "Children are safer.", "fairness": "The baker loses."}
+    return next(remark for view, remark in remarks.items() if f"judge the {view}" in prompt)
 
 
 def answer_route(prompt: str) -> str:
@@ -44,7 +39,7 @@ def answer_route(prompt: str) -> str:
 
 
 def answer_due(prompt: str) -> str:
-    return "Saturday" if prompt.endswith("Answer: ") else "Friday is a closing day, so one day later is fine."
+    return "Saturday" if prompt.endswith("Answer: ") else "Closed on Friday: a day later."
 
 
 def answer_harbour(prompt: str) -> str:
@@ -58,14 +53,14 @@ def answer_harbour(prompt: str) -> str:
 def answer_riddle(prompt: str) -> str:
     if "Is this a good riddle" in prompt:
         return "yes"
-    lines = ["I have no hands, and yet I close the door.", "I have no mouth, and yet you hear me roar.", "Who am I?"]
+    lines = ["I have no hands,", "yet I close doors.", "Who am I?"]
     return next((line for line in lines if line not in prompt), lines[-1])
 
 
 def answer_chat(prompt: str) -> str:
     if "number" in prompt:
         return "12"
-    return "The one under the moon." if "higher" in prompt else "The sea bulges on two sides of the earth."
+    return "The one under the moon." if "higher" in prompt else "The sea bulges on two sides."
 
 
 ANSWERS = {
@@ -106,12 +101,16 @@ def test_the_programs_of_an_example_compile_to_a_plan_without_mistakes(path: Pat
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_on_the_real_engine(path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(path), "--model", "test:tiny"], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout
+def test_an_example_runs_on_the_real_engine(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load(path).main("test:tiny")
+    assert capsys.readouterr().out
+
+
+def test_an_example_is_a_script_that_takes_a_model() -> None:
+    script = [sys.executable, str(EXAMPLES[1]), "--model", "test:scripted"]
+    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 4
 
 
 def readme_block(marker: str, language: str) -> str:
