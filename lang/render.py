@@ -83,7 +83,7 @@ def _mermaid_nodes(regions: Regions, nodes: Sequence[Node], indent: str) -> Iter
             if not arm:
                 yield from _mermaid_nodes(regions, inner, indent + "  ")
                 continue
-            yield f'{indent}  subgraph r{node.id}a{i}["{_mermaid(arm)}"]'
+            yield f'{indent}  subgraph r{node.id}a{i}[" "]'
             yield from _mermaid_nodes(regions, inner, indent + "    ")
             yield f"{indent}  end"
         yield f"{indent}end"
@@ -126,7 +126,7 @@ def _dot_nodes(regions: Regions, nodes: Sequence[Node], indent: str) -> Iterator
                 yield from _dot_nodes(regions, inner, indent + "  ")
                 continue
             yield f"{indent}  subgraph cluster_{node.id}_{i} {{"
-            yield f'{indent}    label="{_dot(arm)}"; style=dashed; color="#bbbbbb"; fontsize=9;'
+            yield f'{indent}    label=""; style=dashed; color="#bbbbbb";'
             yield from _dot_nodes(regions, inner, indent + "    ")
             yield f"{indent}  }}"
         yield f"{indent}}}"

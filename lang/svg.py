@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ _TITLE = 20.0
 _MAX_CHARS = 52
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Box:
     """A node's rectangle, or a region's frame around it and its body. Units: CSS pixels."""
 
@@ -85,9 +85,15 @@ def to_html(graph: Graph) -> str:
     for box in boxes:
         _place(box, _PAD + (width - box.width) / 2, y, by_id)
         y += box.height + _GAP
-    left, right = _gutters(graph, by_id)
+    paths = [_route(edge, by_id) for edge in graph.edges]
+    left, right = _extents(paths, width)
     total = (left + width + right + 2 * _PAD, max(y - _GAP + _PAD, 60.0))
-    parts = [*_frames(by_id.values()), *_edges(graph.edges, by_id), *_rectangles(by_id.values())]
+    parts = [
+        *_frames(by_id.values()),
+        *(path.drawn() for path in paths),
+        *_titles(by_id.values()),
+        *_rectangles(by_id.values()),
+    ]
     body = "\n".join(parts)
     return (
         f'<div style="{_CARD}">\n<div style="margin:0 0 8px">{_headline(graph)}</div>\n'
@@ -141,22 +147,13 @@ def _place(box: _Box, x: float, y: float, by_id: dict[int, _Box]) -> None:
         at += wide + _GAP
 
 
-def _gutters(graph: Graph, by_id: Mapping[int, _Box]) -> tuple[float, float]:
-    """Room on either side for the edges that go around."""
+def _extents(paths: Iterable[_Path], width: float) -> tuple[float, float]:
+    """How far the edges reach beyond the left and the right of a picture of this width."""
     left = right = 0.0
-    for edge in graph.edges:
-        source, target = by_id[edge.source], by_id[edge.target]
-        if not _clear(source, target, by_id.values()):
-            reach = _reach(source, target)
-            if edge.kind == "value":
-                right = max(right, reach)
-            else:
-                left = max(left, reach)
+    for path in paths:
+        left = max(left, _PAD - path.reach)
+        right = max(right, path.reach - width - _PAD)
     return left, right
-
-
-def _reach(source: _Box, target: _Box) -> float:
-    return min(16 + abs(target.top - source.top) * 0.08, 70.0)
 
 
 def _clear(source: _Box, target: _Box, boxes: Iterable[_Box]) -> bool:
@@ -191,23 +188,23 @@ def _frames(boxes: Iterable[_Box]) -> Iterator[str]:
             f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="9" '
             f'fill="{fill}" stroke="#b9b9b9" stroke-dasharray="{_DASHES.get(node.kind, "none")}"/>'
         )
-        title = region_title(node)
+
+
+def _titles(boxes: Iterable[_Box]) -> Iterator[str]:
+    """What each region is, and the labels of its arms, over the edges that cross them."""
+    for box in boxes:
+        title = region_title(box.node) if box.columns else ""
         if title:
             yield (
-                f'<text x="{box.x + 10:.1f}" y="{box.bottom + 15:.1f}" fill="#777" font-size="10.5">'
+                f'<text x="{box.x + 10:.1f}" y="{box.bottom + 15:.1f}" fill="#777" font-size="10.5" {_HALO}>'
                 f"{_safe(title)}</text>"
             )
-        yield from _arm_labels(box)
-
-
-def _arm_labels(box: _Box) -> Iterator[str]:
-    for arm, column, _ in box.columns:
-        if arm:
-            first = column[0]
-            yield (
-                f'<text x="{first.centre:.1f}" y="{box.bottom + 16:.1f}" text-anchor="middle" fill="#8a6d00" '
-                f'font-size="10.5" font-style="italic">{_safe(arm)}</text>'
-            )
+        for arm, column, _ in box.columns:
+            if arm:
+                yield (
+                    f'<text x="{column[0].centre:.1f}" y="{box.bottom + 16:.1f}" text-anchor="middle" fill="#8a6d00" '
+                    f'font-size="10.5" font-style="italic" {_HALO}>{_safe(arm)}</text>'
+                )
 
 
 def _rectangles(boxes: Iterable[_Box]) -> Iterator[str]:
@@ -226,26 +223,42 @@ def _rectangles(boxes: Iterable[_Box]) -> Iterator[str]:
         )
 
 
-def _edges(edges: Sequence[Edge], by_id: Mapping[int, _Box]) -> Iterator[str]:
-    for edge in edges:
-        source, target = by_id[edge.source], by_id[edge.target]
-        path = _path(edge, source, target, list(by_id.values()))
-        yield f'<path d="{path}" fill="none" {_STROKES[edge.kind]} marker-end="url(#furcate-{edge.kind})"/>'
+@dataclass(frozen=True, slots=True)
+class _Path:
+    """An edge's line, and how far it reaches to the side."""
+
+    kind: str
+    line: str
+    reach: float
+
+    def drawn(self) -> str:
+        """The line as SVG."""
+        return f'<path d="{self.line}" fill="none" {_STROKES[self.kind]} marker-end="url(#furcate-{self.kind})"/>'
 
 
-def _path(edge: Edge, source: _Box, target: _Box, boxes: Sequence[_Box]) -> str:
-    shift = {"context": 0.0, "value": 9.0, "control": -9.0}[edge.kind]
-    if _clear(source, target, boxes):
-        return f"M {source.centre + shift:.1f} {source.bottom:.1f} L {target.centre + shift:.1f} {target.top - 2:.1f}"
-    bulge = _reach(source, target)
+def _route(edge: Edge, by_id: Mapping[int, _Box]) -> _Path:
+    """A straight arrow down where nothing is in the way; else around, left of everything between, values right."""
+    source, target = by_id[edge.source], by_id[edge.target]
+    if _clear(source, target, by_id.values()):
+        shift = {"context": 0.0, "value": 9.0, "control": -9.0}[edge.kind]
+        start, end = source.centre + shift, target.centre + shift
+        return _Path(edge.kind, f"M {start:.1f} {source.bottom:.1f} L {end:.1f} {target.top - 2:.1f}", start)
+    high, low = min(source.top, target.top), max(source.bottom, target.bottom)
+    ends = (source, target)
+    between = [box for box in by_id.values() if box.top < low and box.bottom > high and box not in ends]
     if edge.kind == "value":
-        x0, x1, out = source.right, target.right + 2, max(source.right, target.right) + bulge
+        x0, x1 = source.right, target.right + 2
+        apex = max([box.right for box in between], default=max(x0, x1)) + 10
+        out = max(x0, x1) + (apex - min(x0, x1)) / 0.75 * 0.9
     else:
-        x0, x1, out = source.left, target.left - 2, min(source.left, target.left) - bulge
+        x0, x1 = source.left, target.left - 2
+        apex = min([box.left for box in between], default=min(x0, x1)) - 10
+        out = min(x0, x1) - (max(x0, x1) - apex) / 0.75 * 0.9
     y0, y1 = source.top + _ROW * 0.6, target.top + _ROW * 0.4
     if source is target:
         y0, y1 = source.top + _ROW * 0.8, source.top + _ROW * 0.2
-    return f"M {x0:.1f} {y0:.1f} C {out:.1f} {y0:.1f} {out:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
+    line = f"M {x0:.1f} {y0:.1f} C {out:.1f} {y0:.1f} {out:.1f} {y1:.1f} {x1:.1f} {y1:.1f}"
+    return _Path(edge.kind, line, 0.25 * min(x0, x1) + 0.75 * out if edge.kind != "value" else 0.25 * x0 + 0.75 * out)
 
 
 _STROKES = {
@@ -253,6 +266,7 @@ _STROKES = {
     "value": 'stroke="#3a6ea5" stroke-width="1.1" stroke-dasharray="2 3"',
     "control": 'stroke="#aaa" stroke-width="0.9"',
 }
+_HALO = 'stroke="#fff" stroke-width="3" paint-order="stroke"'
 _TINTS = {"Fork": "#fdf6ee", "Loop": "#f6faf4", "Scratch": "#f8f6fc", "Call": "#f5f7f9", "If": "#fefbf0"}
 _DASHES = {"Scratch": "5 4", "If": "2 3"}
 _RADII = {"Gen": 16, "Select": 12, "Return": 16, "Fork": 2, "Join": 2, "Call": 2}
