@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -35,7 +36,8 @@ def transcript(events: Sequence[Event]) -> str:
             text = event.text.replace("\n", "\n    ")
             lines.append(f"{event.branch}/{event.node}\n    {text}")
     remarks = [event for event in events if event.kind not in ("gen", "select", "tool", "text")]
-    lines += [f"({event.kind} at {event.branch}: {event.node} {event.text})" for event in remarks]
+    for event in remarks:
+        lines.append(f"({event.kind}, {' '.join(filter(None, (event.branch, event.node)))}: {event.text})")
     return "\n".join(lines)
 
 
@@ -61,7 +63,8 @@ def usage_text(usage: Usage, stats: Mapping[str, int]) -> str:
         f"steps      {usage.forward_passes:7}  summed over the calls; copied blocks: {usage.copied_blocks}",
     ]
     if any(stats.values()):
-        lines.append("engine     " + "  ".join(f"{name} {count}" for name, count in stats.items()))
+        counters = ", ".join(f"{name} {count}" for name, count in stats.items())
+        lines.append(textwrap.fill(f"engine     {counters}", width=90, subsequent_indent=" " * 11))
     return "\n".join(lines)
 
 
