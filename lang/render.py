@@ -56,6 +56,7 @@ _ARROWS = {"context": "-->", "value": "-.->", "control": "-->"}
 def to_mermaid(graph: Graph) -> str:
     """A Mermaid flowchart: regions are subgraphs; context edges solid, value edges dotted, control edges thin."""
     lines = ["flowchart TD", *_mermaid_nodes(Regions(graph), Regions(graph).top, "  ")]
+    frames = [line.split()[1].partition("[")[0] for line in lines if line.lstrip().startswith("subgraph ")]
     thin = []
     for number, edge in enumerate(graph.edges):
         label = f'|"{_mermaid(edge.label)}"|' if edge.label else ""
@@ -67,6 +68,9 @@ def to_mermaid(graph: Graph) -> str:
     for kind in dict.fromkeys(node.kind for node in graph.nodes):
         border = "stroke:#888,stroke-dasharray:4 3" if kind == "Py" else "stroke:#555"
         lines.append(f"  classDef {kind} fill:{FILLS[kind]},{border},color:#222")
+    if frames:
+        lines.append("  classDef region fill:#fcfbf8,stroke:#bbb,color:#777")
+        lines.append(f"  class {','.join(frames)} region")
     return "\n".join(lines) + "\n"
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 def to_text(graph: Graph) -> str:
     """An indented tree: kind, label, facts, line; arms by their label."""
     bound = graph.attrs.get("bound")
-    lines = [graph.name if not bound else f"{graph.name}: at most {bound} tokens on its own context"]
+    lines = [
+        one_line(graph.name) if not bound else f"{one_line(graph.name)}: at most {bound} tokens on its own context"
+    ]
     lines += _tree(Regions(graph), Regions(graph).top, "")
     return "\n".join(lines) + "\n"
 
@@ -22,7 +24,7 @@ def to_text(graph: Graph) -> str:
 def _tree(regions: Regions, nodes: Sequence[Node], indent: str) -> Iterator[str]:
     for i, node in enumerate(nodes):
         last = i == len(nodes) - 1
-        facts = ", ".join(facts_of(node))
+        facts = one_line(", ".join(facts_of(node)))
         line = f":{node.site.line}" if node.site is not None else ""
         yield f"{indent}{'└─' if last else '├─'} {node.kind:7} {one_line(node.label)}{line and f'  {line}'}" + (
             f"  ({facts})" if facts else ""

@@ -70,7 +70,8 @@ STATEMENTS = [
     'try:\n    c.gen(name="n")\n    if flip(): raise ValueError\n'
     'except ValueError:\n    c.user("t")\nfinally:\n    c += "u"',
     'if (y := c.gen(name="n")) == "a": c.user("t"); c.user("u")',
-    'for i, x in enumerate(["a", "b"]):\n    c.user(f"t{i}{x}")\n    if c.gen(name="n") == "a": continue\n    c.gen(name="m")',
+    'for i, x in enumerate(["a", "b"]):\n    c.user(f"t{i}{x}")\n'
+    '    if c.gen(name="n") == "a": continue\n    c.gen(name="m")',
     'x = c.tool(parse, c.gen(name="n"))',
 ]
 

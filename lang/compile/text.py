@@ -37,9 +37,15 @@ def lift(function: Callable[..., Value], *values: Value) -> Value:
         return function(*(blend(v) if isinstance(v, Varying) else v for v in values))
     rows = [[v.each[i] if isinstance(v, Varying) else v for v in values] for i in range(count.pop())]
     each = tuple(function(*row) for row in rows)
+    whole = function(*(_shape(v) if isinstance(v, Varying) else v for v in values))
     if all(map(is_constant, each)):
-        return Varying(loop=loops.pop(), each=each, **origins(values))
-    return function(*(blend(v) if isinstance(v, Varying) else v for v in values))
+        shape = whole.parts if isinstance(whole, Template) else ()
+        return Varying(loop=loops.pop(), each=each, shape=shape, **origins(values))
+    return whole
+
+
+def _shape(value: Varying) -> Value:
+    return Template(parts=value.shape, **origins((value,))) if value.shape else blend(value)
 
 
 def concatenate(*values: Value) -> Value:
@@ -131,18 +137,12 @@ def text_attrs(value: Value) -> dict[str, Any]:
     if isinstance(value, Varying) and all(isinstance(v, Const) for v in value.each):
         texts = [str(constant_of(v)) for v in value.each]
         if len(set(texts)) > 1:
-            shown = _common(texts)
-            chars = sum(map(len, shown))
-            text = HOLE_TEXT.join(shown)
+            text, chars = _shown(value.shape or (Hole.STEADY,))
             return {"text": text, "constant": True, "chars": chars, "texts": texts[:MAX_VARIANTS]}
         value = const(texts[0], **origins((value,)))
     parts = _parts(value)
-    known = [part for part in parts if isinstance(part, str)]
-    attrs: dict[str, Any] = {
-        "text": "".join(part if isinstance(part, str) else HOLE_TEXT for part in parts),
-        "constant": len(known) == len(parts),
-        "chars": sum(map(len, known)),
-    }
+    text, chars = _shown(parts)
+    attrs: dict[str, Any] = {"text": text, "constant": all(isinstance(part, str) for part in parts), "chars": chars}
     if value.volatile:
         attrs["volatile"] = sorted(value.volatile)
         first = parts.index(Hole.VOLATILE) if Hole.VOLATILE in parts else len(parts)
@@ -162,12 +162,7 @@ def _plain(spec: Value | None) -> bool:
     return spec is None or isinstance(spec, Const)
 
 
-def _common(texts: list[str]) -> tuple[str, str]:
-    """The longest common start, and the longest common end of what follows it."""
-    start = _common_start(texts)
-    return start, _common_start([text[len(start) :][::-1] for text in texts])[::-1]
-
-
-def _common_start(texts: list[str]) -> str:
-    low, high = min(texts), max(texts)
-    return next((low[:i] for i, character in enumerate(low) if character != high[i]), low)
+def _shown(parts: tuple[str | Hole, ...]) -> tuple[str, int]:
+    """The text with its holes, and the number of its constant characters."""
+    known = [part if isinstance(part, str) else None for part in parts]
+    return "".join(HOLE_TEXT if part is None else part for part in known), sum(len(part or "") for part in known)

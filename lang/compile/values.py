@@ -62,6 +62,8 @@ class Varying(Value):
 
     loop: int
     each: tuple[Value, ...]
+    shape: tuple[str | Hole, ...] = ()
+    """The string's constant parts, and holes where it varies; empty for what was not made of parts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
