@@ -26,11 +26,14 @@ def compile_program(fn: Callable[..., Any], name: str) -> Graph:
     constants. What cannot be read becomes a ``Py`` node with the ``reason``. ``Graph.attrs`` holds ``file``, ``line``,
     ``bound``, ``constant_prefix`` and, where there are any, ``traps``.
 
-    Raises NoSource where there is no source (a REPL, ``exec``, a lambda), TypeError for what is no Python function.
+    Raises NoSource where there is no source (a REPL, ``exec``, a lambda, a callable that is no Python
+    function).
     """
     plain = inspect.unwrap(fn)
     if not inspect.isfunction(plain):
-        raise TypeError(f"{name} is not a Python function, but {type(plain).__name__}: it has no source to compile")
+        raise NoSource(
+            f"{name} is not a Python function, but {type(plain).__name__}: it runs, but it has no graph ahead of time"
+        )
     if plain.__name__ == "<lambda>":
         raise NoSource(f"{name} is a lambda: it runs, but it has no graph ahead of time. Write it with def.")
     node = find_function(plain)
