@@ -148,15 +148,17 @@ def test_garbage_in_unwritten_slots_does_not_leak(runner: ModelRunner) -> None:
     assert torch.equal(runner.forward(step((ids, [4, 2, 7], 0, 40))), want)
 
 
-def test_bits_do_not_depend_on_an_odd_number_of_threads(runner: ModelRunner) -> None:
-    ids = tokens(600)
+def test_bits_do_not_depend_on_an_odd_number_of_threads() -> None:
+    loaded = load_tiny()
+    for layer in loaded.module.model.layers:
+        layer.mlp.act_fn = nn.GELU(approximate="tanh")  # its scalar and vector code differ the most
+    runner = ModelRunner(loaded, num_blocks=256)
+    ids = tokens(772)  # a third of the activations, 772 * 128 / 3, is no multiple of a vector register
+    torch.set_num_threads(2)
     want = whole(runner, ids)
     torch.set_num_threads(3)
-    got = whole(runner, ids)
+    assert torch.equal(whole(runner, ids), want)
     assert torch.get_num_threads() == 3
-    torch.set_num_threads(2)
-    assert torch.equal(got, whole(runner, ids))
-    assert (got - want).abs().max() < 1e-4
 
 
 def test_without_determinism_logits_agree_closely(runner: ModelRunner) -> None:

@@ -17,7 +17,13 @@ from furcate.runtime.models.chat_template import ChatTemplate
 from furcate.runtime.models.gguf_tokenizer import bpe_tokenizer, can_rebuild
 from furcate.runtime.models.hf_tokenizer import HFTokenizer
 
-CORPUS = ["the cat sat on the mat", "the dog sat on the log", "if x == 1: return   42", "naïve café über"] * 20
+CORPUS = [
+    "the cat sat on the mat",
+    "the dog sat on the log",
+    "if x == 1: return   42",
+    "naïve café über",
+    "<|x <|y",
+] * 20
 
 
 def byte_level(**settings: Any) -> HFTokenizer:
@@ -86,6 +92,12 @@ def test_text_round_trips_and_never_becomes_special(kind: str, text: str) -> Non
     ids = tokenizer.encode(text)
     assert all(tokenizer.vocabulary.token_bytes[i] is not None for i in ids)
     assert tokenizer.vocabulary.text_of(ids) == text.encode()
+
+
+def test_a_special_spelling_is_split_like_any_other_text() -> None:
+    tokenizer = byte_level()
+    ids = tokenizer.encode("<|im_end|>")
+    assert [tokenizer.vocabulary.token_bytes[i] for i in ids][:2] == [b"<|", b"i"]
 
 
 def test_lone_surrogates_become_the_replacement_character() -> None:

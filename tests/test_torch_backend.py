@@ -161,11 +161,12 @@ def test_a_row_has_the_same_bits_in_any_company(
         assert torch.equal(attend([i])[0], together[i])
 
 
-def test_prefill_in_one_piece_gives_the_bits_of_each_row_alone() -> None:
-    tree = Tree(6, 2, 64, seed=3)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(6, 2, 64), (7, 1, 64), (4, 1, 256), (9, 1, 80)])
+def test_prefill_in_one_piece_gives_the_bits_of_each_row_alone(heads: int, kv_heads: int, dim: int) -> None:
+    tree = Tree(heads, kv_heads, dim, seed=3)
     tree.grow(700)
     rows = [(0, position) for position in range(700)]
-    query = tree.random(700, 6, 64)
+    query = tree.random(700, heads, dim)
     whole = tree.backend.attend(0, query, tree.backend.plan(tree.step(rows)), scale=0.1)
     for position in (0, 1, 15, 16, 63, 64, 255, 256, 257, 500, 511, 512, 699):
         alone = tree.backend.plan(tree.step([rows[position]]))
