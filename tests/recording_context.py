@@ -22,18 +22,27 @@ class Recording:
         self.done: list[tuple[str, str, Node | None]] = []
         self.bodies: list[tuple[CodeType, int | None]] = []
         self.flips = 0
+        self.contexts: list[RecordingContext] = []
 
     def run(self, fn: FunctionType) -> None:
         """Run a program's function on a recording context."""
         self.bodies.append((fn.__code__, None))
-        fn(RecordingContext(self))
+        fn(self.context())
         self.bodies.pop()
 
-    def note(self, kind: str, name: str, depth: int) -> int | None:
-        """Look up and keep one operation, called ``depth`` frames below the program's code."""
+    def context(self) -> RecordingContext:
+        """A fresh context."""
+        self.contexts.append(RecordingContext(self))
+        return self.contexts[-1]
+
+    def note(self, kind: str, name: str, contexts: Iterable[RecordingContext], count: int = 0) -> int | None:
+        """Look up and keep one operation, called by the caller of our caller; ``count``: tokens, or branches."""
         code, scope = self.bodies[-1]
-        found = self.graph.find(scope, call_sites(depth + 1, code))
-        self.done.append((kind, name, None if found is None else self.graph.nodes[found]))
+        found = self.graph.find(scope, call_sites(2, code))
+        node = None if found is None else self.graph.nodes[found]
+        self.done.append((kind, name, node))
+        for context in contexts:
+            context.trace.append((kind, node, count))
         return found
 
     def branches(
@@ -58,30 +67,32 @@ class RecordingContext:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
+        self.trace: list[tuple[str, Node | None, int]] = []
+        """Its operations: (kind, planned node, tokens generated or number of branches)."""
 
     def __iadd__(self, text: str) -> RecordingContext:
-        self._recording.note("Text", text, 1)
+        self._recording.note("Text", text, [self])
         return self
 
     def text(self, text: str) -> None:
-        self._recording.note("Text", text, 1)
+        self._recording.note("Text", text, [self])
 
     def user(self, text: str) -> None:
-        self._recording.note("Text", text, 1)
+        self._recording.note("Text", text, [self])
 
     def system(self, text: str) -> None:
-        self._recording.note("Text", text, 1)
+        self._recording.note("Text", text, [self])
 
     def assistant(self, text: str | None = None) -> Any:
-        self._recording.note("Text", text or "", 1)
+        self._recording.note("Text", text or "", [self])
         return contextlib.nullcontext() if text is None else None
 
     def gen(self, type: Any = str, *, name: str = "", max_tokens: int | None = None, **_: Any) -> str:
-        self._recording.note("Gen", name, 1)
+        self._recording.note("Gen", name, [self], 3 if max_tokens is None else max_tokens)
         return self._recording.random.choice(["a", "b"])
 
     def select(self, choices: list[str], *, name: str = "", how: str = "sum") -> Any:
-        self._recording.note("Select", name, 1)
+        self._recording.note("Select", name, [self], 1)
         value = self._recording.random.choice(choices)
 
         class Choice:
@@ -91,24 +102,24 @@ class RecordingContext:
         return Choice()
 
     def fork(self, items: Any, fn: Any, *, until: Any = None, errors: str = "raise") -> list[Any]:
-        fork = self._recording.note("Fork", "", 1)
         count = items if isinstance(items, int) else len(items)
-        return self._recording.branches(fork, fn, [RecordingContext(self._recording) for _ in range(count)])
+        fork = self._recording.note("Fork", "", [self], count)
+        return self._recording.branches(fork, fn, [self._recording.context() for _ in range(count)])
 
     def split(self, n: int) -> list[RecordingContext]:
-        self._recording.note("Split", "", 1)
-        return [RecordingContext(self._recording) for _ in range(n)]
+        self._recording.note("Split", "", [self], n)
+        return [self._recording.context() for _ in range(n)]
 
     def scratch(self) -> Any:
-        self._recording.note("Scratch", "", 1)
+        self._recording.note("Scratch", "", [self])
         return self._scratch()
 
     @contextlib.contextmanager
     def _scratch(self) -> Iterator[RecordingContext]:
-        yield RecordingContext(self._recording)
+        yield self._recording.context()
 
     def tool(self, fn: Any, *args: Any) -> Any:
-        self._recording.note("Tool", fn.__name__, 1)
+        self._recording.note("Tool", fn.__name__, [self])
         return fn(*args)
 
     def steps(self, n: int) -> range:
@@ -118,7 +129,7 @@ class RecordingContext:
 def parallel(fn: Any, contexts: list[RecordingContext], *args: Any) -> list[Any]:
     """Stands in for ``furcate.parallel``: the compiler knows the function by its module and name."""
     recording = contexts[0]._recording
-    fork = recording.note("Fork", "", 1)
+    fork = recording.note("Fork", "", contexts, len(contexts))
     results = []
     for context in contexts:
         recording.bodies.append((fn.__code__, fork))

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
+from small_programs import NAMES, load_program
 
 from furcate.lang.graph import Edge, Graph, Node, Site
-from furcate.lang.program import Program
 
 HERE = Path(__file__).parent
-NAMES = sorted(path.stem for path in (HERE / "programs").glob("*.py"))
-
-
-def load_program(name: str) -> Program:
-    """The program ``name`` of tests/programs/name.py."""
-    spec = importlib.util.spec_from_file_location(f"sample_{name}", HERE / "programs" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return getattr(module, name)
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_graph import NAMES, load_program
+from small_programs import NAMES, load_program
 
 from furcate.lang.graph import Edge, Graph, Node, Site
 from furcate.lang.render import to_dot, to_html, to_mermaid, to_text
@@ -60,7 +61,7 @@ def read_dot(text: str) -> tuple[set[str], set[tuple[str, str]]]:
     tokens = re.findall(r'"(?:[^"\\]|\\.)*"|->|[{}\[\];,=]|[\w#.]+', text)
     assert "".join(text.split()) == "".join("".join(tokens).split()), "something is outside the tokens"
     assert tokens.count("{") == tokens.count("}")
-    nodes = {t for t, after in zip(tokens, tokens[1:], strict=False) if re.fullmatch(r"n\d+", t) and after == "["}
+    nodes = {t for t, after in pairwise(tokens) if re.fullmatch(r"n\d+", t) and after == "["}
     edges = {(tokens[i - 1], tokens[i + 1]) for i, t in enumerate(tokens) if t == "->"}
     return nodes, edges
 
@@ -78,6 +79,9 @@ _LINE = re.compile(
     )""",
     re.VERBOSE,
 )
+
+
+_TAGS = {"div", "b", "span", "svg", "defs", "marker", "path", "g", "title", "rect", "text", "details", "summary", "pre"}
 
 
 class Tags(HTMLParser):
@@ -117,7 +121,7 @@ def test_a_hostile_label_is_text_in_html(label: str) -> None:
     page = to_html(graph_with(label))
     parser = Tags()
     parser.feed(page)
-    assert set(parser.tags) <= set("div b span svg defs marker path g title rect text details summary pre".split())
+    assert set(parser.tags) <= _TAGS
     assert not [name for name in parser.attributes if name.startswith("on")]
     shown = "".join(c for c in label if c.isprintable())
     assert shown in "".join(c for c in parser.text if c.isprintable())

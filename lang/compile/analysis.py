@@ -60,7 +60,7 @@ class _Bounds:
     def _node(self, node: Draft, after: float, end: float) -> float:
         inner = self.children.get(node.id, ())
         if node.kind == "Return":
-            return end
+            return after if node.attrs.get("finally") else end
         if node.kind == "If":
             arms: dict[Any, list[int]] = {}
             for number in inner:

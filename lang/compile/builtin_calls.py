@@ -11,7 +11,6 @@ from .planner import Arguments, Planner
 from .values import (
     Const,
     Function,
-    Many,
     Sequence,
     Value,
     blend,
@@ -22,9 +21,11 @@ from .values import (
     is_constant,
     join,
     many,
+    named,
     origins,
     sequence,
     settle,
+    values_of,
     with_origin,
 )
 
@@ -126,6 +127,8 @@ def _one_of(arguments: Arguments) -> Value:
 
 
 def _dict(arguments: Arguments) -> Value:
+    if not arguments.positional and arguments.rest is None:
+        return named(arguments.keywords)
     values = list(arguments.keywords.values())
     shown = sequence(values)
     return many(
@@ -224,16 +227,17 @@ _GROWS = frozenset({"append", "add", "insert", "extend", "update", "setdefault",
 _SHRINKS = frozenset({"pop", "remove", "clear", "popleft", "popitem", "discard", "sort", "reverse"})
 
 
-def collection_method(planner: Planner, receiver: Sequence | Many, name: str, arguments: Arguments) -> Value:
+def collection_method(planner: Planner, container: Value, name: str, arguments: Arguments) -> Value:
     """A method of a list, tuple, set or dict with known or alike items."""
+    receiver = values_of(container)
     if name in {"extend", "update", "extendleft"}:
-        planner.weaken(receiver, *(element_of(value) for value in arguments.positional), *arguments.keywords.values())
+        planner.weaken(container, *(element_of(value) for value in arguments.positional), *arguments.keywords.values())
         return const(None)
     if name in _GROWS:
-        planner.weaken(receiver, *arguments.positional[-1:])
+        planner.weaken(container, *arguments.positional[-1:])
         return with_origin(element_of(receiver), *arguments.all) if name == "setdefault" else const(None)
     if name in _SHRINKS:
-        planner.weaken(receiver)
+        planner.weaken(container)
         return element_of(receiver)
     if name == "items":
         return many(sequence((Value(), element_of(receiver))), count_of(receiver), receiver)
@@ -244,7 +248,7 @@ def collection_method(planner: Planner, receiver: Sequence | Many, name: str, ar
     if name == "get":
         return with_origin(element_of(receiver), *arguments.all)
     if name == "copy":
-        return receiver
+        return container
     if name == "count" and isinstance(receiver, Sequence) and is_constant(receiver):
         return blend(receiver)
     return blend(receiver, *arguments.all)

@@ -23,6 +23,7 @@ from .values import (
     Function,
     Many,
     Method,
+    Named,
     Object,
     Sequence,
     TypeCall,
@@ -145,7 +146,7 @@ class Calls(Comprehensions):
             return _dict_method(receiver, name)
         if text.is_text(receiver):
             return self._text_method(receiver, name, arguments)
-        if isinstance(receiver, Sequence | Many):
+        if isinstance(receiver, Sequence | Many | Named):
             return collection_method(self, receiver, name, arguments)
         if name == "join" and len(arguments.positional) == 1:
             return text.hole(receiver, *arguments.positional)

@@ -20,6 +20,7 @@ from .values import (
     Function,
     Many,
     Method,
+    Named,
     Object,
     Sequence,
     Test,
@@ -31,10 +32,12 @@ from .values import (
     element_of,
     join,
     many,
+    named,
     origins,
     sequence,
     snapshot,
     unparse,
+    values_of,
     with_origin,
 )
 
@@ -128,14 +131,16 @@ class Expressions(Planner):
         return shown if known else many(element_of(shown), None, shown)
 
     def _eval_dict(self, node: ast.Dict) -> Value:
+        keys: list[Value | None] = []
         values: list[Value] = []
-        keys: list[Value] = []
         for key, value in zip(node.keys, node.values, strict=True):
-            if key is not None:
-                keys.append(self.evaluate(key))
+            keys.append(None if key is None else self.evaluate(key))
             values.append(self.evaluate(value))
+        names = [key.value for key in keys if isinstance(key, Const) and isinstance(key.value, str)]
+        if len(set(names)) == len(values):
+            return named(dict(zip(names, values, strict=True)))
         shown = sequence(values, mutable=True)
-        return many(element_of(shown), None, shown, *keys)
+        return many(element_of(shown), None, shown, *(key for key in keys if key is not None))
 
     def _eval_lambda(self, node: ast.Lambda) -> Value:
         return self.define(node, "<lambda>")
@@ -198,6 +203,9 @@ class Expressions(Planner):
             except (IndexError, ValueError):
                 return blend(container)
             return sequence(found, mutable=container.mutable) if isinstance(found, tuple) else found
+        if isinstance(container, Named):
+            value = dict(container.items).get(key) if isinstance(key, str) else None
+            return value if value is not None else with_origin(element_of(values_of(container)), index)
         if isinstance(container, Sequence | Many):
             slicing = isinstance(key, slice) or isinstance(index, Many)
             element = element_of(container)
@@ -322,6 +330,8 @@ class Expressions(Planner):
             value = self.evaluate(keyword.value)
             if keyword.arg is not None:
                 keywords[keyword.arg] = value
+            elif isinstance(value, Named):
+                keywords.update(value.items)
             else:
                 rest.append(element_of(value))
         return self.call(callee, Arguments(node, positional, keywords, blend(*rest) if rest else None))

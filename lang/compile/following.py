@@ -85,7 +85,7 @@ class Following(Calls):
         if frame.emits_return:
             at = site(frame.file, node)
             label = "return" if value == const(None) else f"return {_shown(node)}"
-            number = self.builder.add("Return", label, at)
+            number = self.builder.add("Return", label, at, **({"finally": True} if frame.finals else {}))
             self.builder.connect(value.sources, number, "value")
             if not value.sources:
                 tips = frozenset[int]().union(*(self._root_tips(frame)))

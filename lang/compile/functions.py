@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import NoSource
 from .planner import Arguments
 from .source import find_function
-from .values import Function, Module, Value, blend, join, many, sequence, snapshot
+from .values import Function, Module, Value, blend, join, many, named, sequence, snapshot
 
 
 def function_of(real: Any) -> Function | None:
@@ -66,7 +66,7 @@ def bind(function: Function, arguments: Arguments) -> dict[str, Value] | None:
         else:
             return None
     if a.kwarg is not None:
-        names[a.kwarg.arg] = many(blend(*spare.values(), *([rest] if rest is not None else [])), None)
+        names[a.kwarg.arg] = named(spare) if rest is None else many(blend(*spare.values(), rest), None)
     for name in [*positional, *(p.arg for p in a.kwonlyargs)]:
         if name not in names:
             if name in defaults and rest is None:

@@ -54,7 +54,7 @@ def attribute(owner: Object, name: str) -> Value:
             found = getattr(real, name)
         elif not isinstance(static, property):
             found = static
-    elif not is_program(real):
+    elif not is_program(real) and not isinstance(real, dict):
         static = inspect.getattr_static(type(real), name, _MISSING)
         if isinstance(static, types.FunctionType):
             found = types.MethodType(static, real)
@@ -178,7 +178,7 @@ def option_text(option: Any) -> str:
     plain = option.value if isinstance(option, enum.Enum) else option
     if isinstance(plain, bool):
         return str(plain).lower()
-    return str(plain)
+    return "null" if plain is None else str(plain)
 
 
 def _is_frozen(real: Any) -> bool:

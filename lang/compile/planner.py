@@ -16,15 +16,18 @@ from .values import (
     Env,
     Function,
     Many,
+    Named,
     Sequence,
     Value,
     blend,
+    count_of,
     element_of,
     join,
     many,
     settle,
     snapshot,
     unparse,
+    values_of,
 )
 
 GLOBAL_FRAME = -1
@@ -58,6 +61,8 @@ class Frame:
     returns: list[tuple[State, Value]] = field(default_factory=list)
     return_nodes: list[int] = field(default_factory=list)
     loops: list[Jumps] = field(default_factory=list)
+    finals: int = 0
+    """``finally`` blocks that a return here still runs."""
 
 
 @dataclass(slots=True)
@@ -270,9 +275,10 @@ class Planner(ABC):
 
     def weaken(self, container: Value, *added: Value) -> None:
         """A list, set or dict was changed in place: all that is left is what its items may be."""
-        if isinstance(container, Sequence | Many):
-            empty = isinstance(container, Sequence) and not container.items
-            element = added[0] if empty and added else element_of(container)
+        items = values_of(container)
+        if isinstance(items, Sequence | Many):
+            empty = count_of(items) == 0
+            element = added[0] if empty and added else element_of(items)
             for value in added:
                 element = join(element, value)
             self.changed.append(container)
@@ -291,6 +297,9 @@ class Planner(ABC):
                 self.frame = frame
         elif isinstance(value, Sequence):
             for item in value.items:
+                found |= self.captures(item, seen)
+        elif isinstance(value, Named):
+            for _, item in value.items:
                 found |= self.captures(item, seen)
         return found
 

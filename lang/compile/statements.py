@@ -18,6 +18,7 @@ from .values import (
     ContextValue,
     Manager,
     Many,
+    Named,
     Object,
     Sequence,
     Value,
@@ -191,7 +192,7 @@ class Statements(Operations):
             case ast.Subscript():
                 container = self.evaluate(target.value)
                 self.evaluate(target.slice)
-                if isinstance(container, Sequence | Many):
+                if isinstance(container, Sequence | Many | Named):
                     self.weaken(container, value)
                 elif value.contexts:
                     self.opaque(target, "a context is kept in a container that is not followed", value.contexts)
@@ -236,6 +237,7 @@ class Statements(Operations):
     def _do_try(self, node: ast.Try) -> None:
         before = self.state.copy()
         returned = len(self.frame.returns)
+        self.frame.finals += bool(node.finalbody)
         self.execute(node.body)
         ended = self.state
         if node.handlers:
@@ -261,6 +263,7 @@ class Statements(Operations):
         elif ended.alive:
             self.execute(node.orelse)
         if node.finalbody:
+            self.frame.finals -= 1
             ends = [State(s.frames, s.tips) for s, _ in self.frame.returns[returned:]]
             alive = self.state.alive
             self.state = merge([self.state, *ends]) if alive or ends else State(ended.frames, ended.tips)

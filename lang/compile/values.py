@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from functools import reduce
@@ -80,6 +80,13 @@ class Many(Value):
 
     element: Value
     count: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named(Value):
+    """A dict with known names: ``**keywords``, a display with constant keys."""
+
+    items: tuple[tuple[str, Value], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +204,19 @@ def sequence(items: Iterable[Value], *, mutable: bool = False) -> Sequence:
 def many(element: Value, count: int | None = None, *more: Value) -> Many:
     """A collection of items like ``element``, which depends on ``more`` but holds no context of theirs."""
     return Many(element=element, count=count, **{**origins((element, *more)), "contexts": element.contexts})
+
+
+def named(items: Mapping[str, Value]) -> Named:
+    """A dict with known names, with the origins of its values."""
+    return Named(items=tuple(items.items()), **origins(items.values()))
+
+
+def values_of(container: Value) -> Value:
+    """A collection of a dict's values, where they are known; anything else as it is."""
+    if isinstance(container, Named):
+        values = sequence(value for _, value in container.items)
+        return many(element_of(values), len(values.items), container)
+    return container
 
 
 def blend(*values: Value) -> Value:
