@@ -23,7 +23,7 @@ from .budget import Budget, Ledger
 from .errors import Cancelled, FurcateError
 from .execution import Execution
 from .interpreter import current_task, interpreter
-from .output_types import return_type
+from .return_type import return_type
 from .run import Failed, Results, Run
 
 if TYPE_CHECKING:

@@ -17,9 +17,7 @@ import pytest
 import furcate as fc
 from furcate.testing import RandomValid
 
-FOLDER = Path(
-    os.environ.get("FURCATE_SAMPLE_PROGRAMS", Path(__file__).resolve().parents[2] / "shared" / "programs")
-)
+FOLDER = Path(os.environ.get("FURCATE_SAMPLE_PROGRAMS", Path(__file__).resolve().parents[2] / "shared" / "programs"))
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the sample programs are not beside this checkout")
 
 ARGUMENTS = {
