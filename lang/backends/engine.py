@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 
 from ...kernels.layout import BLOCK_SIZE
+from ...runtime.constraints.token_masks import trie_of
 from ...runtime.engine import Engine
 from ...runtime.errors import FurcateError
 from ...runtime.model_runner import ModelRunner, bytes_per_block
@@ -59,6 +61,8 @@ class EngineModel(Model):
             plan=plan,
         )
         self._process = os.getpid()
+        # 0.3 s for 49,000 tokens: done before the first constrained call asks, while the prompt is computed
+        threading.Thread(target=trie_of, args=(loaded.tokenizer.vocabulary,), daemon=True).start()
         self._finalizer = weakref.finalize(self, self._engine.close)
         self._finalizer.atexit = False  # the engine's thread is a daemon: nothing to wait for at exit
 
