@@ -15,9 +15,10 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
-# typeshed has no stubs for re's own parser; its tree has been stable since Python 2.
-from re import _constants as sre  # type: ignore[attr-defined]
-from re import _parser as sre_parser  # type: ignore[attr-defined]
+# typeshed has no stubs for re's own parser; its tree has been stable since Python 2. Whether mypy minds depends on what
+# it has read before (a cold run does not, a warm one does).
+from re import _constants as sre  # type: ignore[attr-defined,unused-ignore]
+from re import _parser as sre_parser  # type: ignore[attr-defined,unused-ignore]
 from typing import Any, NamedTuple
 
 from ..errors import InvalidRegex, UnsatisfiableConstraint
