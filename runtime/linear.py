@@ -10,14 +10,19 @@ at most ``MAX_INNER``, added in order. Then a row's bits were equal at every bat
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers.pytorch_utils import Conv1D
 
 ROW_UNIT = 4
-"""Rows of a step are padded to a multiple of this: 2 would do for the products, 4 keeps vector loops free of tails."""
+"""Rows of a step are padded to a multiple of this at least: 2 would do for the products, 4 for most vector loops."""
+_VECTOR = 32
+"""Floats that an elementwise loop takes at once: two registers of AVX-512. What is left over is done in scalar code."""
 MAX_INNER = 640
 """Longest inner dimension of one product."""
 
@@ -65,8 +70,23 @@ class FastLinear(InvariantLinear):
         return out if self.bias is None else out.add_(self.bias)
 
 
+def row_unit(widths: Iterable[int]) -> int:
+    """Rows to pad to so that tensors of these widths have no leftovers, whose exp differs in the last bit: 4 to 32."""
+    return max([ROW_UNIT, *(_VECTOR // math.gcd(_VECTOR, width) for width in widths)])
+
+
+def activation_widths(module: nn.Module, head: nn.Module | None) -> Iterator[int]:
+    """Widths of the activations that ``module`` computes: outputs of linears but ``head``, and rotary angles."""
+    for child in module.modules():
+        if isinstance(child, nn.Linear | InvariantLinear) and child is not head:
+            yield child.out_features
+        for name, buffer in child.named_buffers(recurse=False):
+            if name.endswith("inv_freq"):
+                yield len(buffer)
+
+
 def replace_linears(module: nn.Module, *, deterministic: bool) -> None:
-    """Put our linears in the place of every ``nn.Linear`` of ``module``; parameters are shared, not copied.
+    """Put our linears in the place of every ``nn.Linear`` and ``Conv1D``; parameters are shared, not copied.
 
     Under ``deterministic`` each shape is tried once, and where rows turn out to depend on their number
     ``TiledLinear`` stands in.
@@ -74,17 +94,25 @@ def replace_linears(module: nn.Module, *, deterministic: bool) -> None:
     classes: dict[tuple[int, int], type[InvariantLinear]] = {}
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is not nn.Linear and not isinstance(child, InvariantLinear):
+            if type(child) is Conv1D:  # GPT-2's linear keeps its weight transposed
+                weight, bias = cast("nn.Linear", child).weight.t(), cast("nn.Linear", child).bias
+            elif type(child) is nn.Linear or isinstance(child, InvariantLinear):
+                weight, bias = cast("nn.Linear", child).weight, cast("nn.Linear", child).bias
+            else:
                 continue
-            linear = cast("nn.Linear", child)
             if not deterministic:
                 chosen: type[InvariantLinear] = FastLinear
             else:
-                shape = (linear.weight.shape[0], linear.weight.shape[1])
+                shape = (weight.shape[0], weight.shape[1])
                 if shape not in classes:
-                    classes[shape] = InvariantLinear if is_row_invariant(linear.weight) else TiledLinear
+                    classes[shape] = invariant_linear(weight)
                 chosen = classes[shape]
-            setattr(parent, name, chosen(linear.weight, linear.bias))
+            setattr(parent, name, chosen(weight, bias))
+
+
+def invariant_linear(weight: torch.Tensor) -> type[InvariantLinear]:
+    """The cheapest kind of linear that keeps rows independent at the shape and strides of ``weight``."""
+    return InvariantLinear if is_row_invariant(weight) else TiledLinear
 
 
 @torch.inference_mode()

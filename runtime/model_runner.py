@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import pairwise
+from typing import Any, cast
 
 import torch
 
@@ -13,10 +14,14 @@ from ..kernels.layout import BLOCK_SIZE, StepBatch
 from ..kernels.torch_backend import TorchBackend
 from .attention import StepContext
 from .errors import UnsupportedByBackend
-from .linear import ROW_UNIT, replace_linears
+from .experts import count_experts, replace_experts
+from .linear import activation_widths, replace_linears, row_unit
+from .models.architectures import VERIFIED
 from .models.loaded import LoadedModel
 
-_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
+_ADVICE = "Load it with deterministic=False."
+_NUM_TRIED = 20
+"""Tokens of the trial that a model of an unknown architecture has to pass."""
 
 
 def bytes_per_block(loaded: LoadedModel) -> int:
@@ -36,8 +41,11 @@ class ModelRunner:
         self.loaded = loaded
         self.deterministic = deterministic
         fast_cpu = loaded.device.type == "cpu" and loaded.dtype == torch.float32
-        if deterministic:
-            _refuse_batch_dependence(loaded, fp32_on_cpu=fast_cpu)
+        if deterministic and not fast_cpu:
+            raise UnsupportedByBackend(
+                f"{loaded.name}: deterministic=True needs fp32 on a CPU, not {loaded.dtype} on {loaded.device}. "
+                f"{_ADVICE}"
+            )
         self.kv_shape = KVShape(
             num_layers=len(loaded.kv_heads),
             num_blocks=num_blocks,
@@ -48,10 +56,20 @@ class ModelRunner:
         )
         self.backend: AttentionBackend = TorchBackend(self.kv_shape)
         self._module: Any = loaded.module
-        self._row_unit = ROW_UNIT if deterministic else 1
+        self._row_unit = 1
         with self._threads():
             if fast_cpu:
                 replace_linears(loaded.module, deterministic=deterministic)
+        if deterministic:
+            head = (
+                None
+                if getattr(loaded.config, "final_logit_softcapping", None)
+                else cast("Any", loaded.module).get_output_embeddings()
+            )
+            self._row_unit = row_unit(activation_widths(self._module, head))
+            self._make_experts_independent()
+            if loaded.config.model_type not in VERIFIED:
+                self._try_rows()
 
     @property
     def vocab_size(self) -> int:
@@ -85,11 +103,38 @@ class ModelRunner:
             if not num_logits:
                 self._module.base_model(**inputs)
                 return torch.empty(0, self.vocab_size)
-            # The head is a product as well: at least ROW_UNIT rows, the last one repeated.
+            # The head is a product as well: as many rows, the last one repeated.
             repeated = [batch.logit_rows[-1]] * (-num_logits % self._row_unit)
             keep = torch.tensor([*batch.logit_rows, *repeated], device=device)
             logits: torch.Tensor = self._module(**inputs, logits_to_keep=keep).logits
             return logits[0, :num_logits].float()
+
+    def _make_experts_independent(self) -> None:
+        """Raise UnsupportedByBackend where the model's experts are not built the way we know."""
+        blocks = replace_experts(self._module)
+        if count_experts(self.loaded.config) > 1 and not blocks:
+            raise UnsupportedByBackend(
+                f"{self.loaded.name}: the experts of {type(self._module).__name__} are not built on transformers' "
+                f"interface for experts, and how many rows one sees depends on the batch. {_ADVICE}"
+            )
+
+    def _try_rows(self) -> None:
+        """Raise UnsupportedByBackend where a few rows come out otherwise in pieces than at once."""
+        count = min(_NUM_TRIED, self.num_blocks * BLOCK_SIZE)
+        ids = [(7 * i + 3) % self.vocab_size for i in range(count)]
+        table = range(-(-count // BLOCK_SIZE))
+
+        def logits(start: int, stop: int) -> torch.Tensor:
+            rows, positions = range(stop - start), range(start, stop)
+            return self.forward(StepBatch(ids[start:stop], positions, [0] * len(rows), [table], rows, positions, rows))
+
+        cuts = [0, 1, 6, count] if count > 6 else [0, count]
+        pieces = torch.cat([logits(start, stop) for start, stop in pairwise(cuts)])
+        if not torch.equal(pieces, logits(0, count)):
+            raise UnsupportedByBackend(
+                f"{self.loaded.name}: in {type(self._module).__name__} a row's result depends on the rows beside it, "
+                f"so deterministic=True cannot be kept. {_ADVICE}"
+            )
 
     @contextmanager
     def _threads(self) -> Iterator[None]:
@@ -108,27 +153,3 @@ class ModelRunner:
             yield
         finally:
             torch.set_num_threads(threads)
-
-
-def _refuse_batch_dependence(loaded: LoadedModel, *, fp32_on_cpu: bool) -> None:
-    """Raise UnsupportedByBackend where a row's result would depend on the rest of the batch."""
-    advice = "Load it with deterministic=False."
-    if not fp32_on_cpu:
-        raise UnsupportedByBackend(
-            f"{loaded.name}: deterministic=True needs fp32 on a CPU, not {loaded.dtype} on {loaded.device}. {advice}"
-        )
-    rope = getattr(loaded.config, "rope_parameters", None) or {}
-    nested = [value for value in rope.values() if isinstance(value, dict)] or [rope]
-    for parameters in nested:
-        kind = parameters.get("rope_type", "default")
-        if kind in _BATCH_DEPENDENT_ROPE:
-            raise UnsupportedByBackend(
-                f"{loaded.name}: rotary embeddings of type {kind!r} depend on the longest position in the batch, so "
-                f"deterministic=True cannot be kept. {advice}"
-            )
-    experts = ("num_experts", "num_local_experts", "n_routed_experts")
-    if any((getattr(loaded.config, field, None) or 0) > 1 for field in experts):
-        raise UnsupportedByBackend(
-            f"{loaded.name}: how many rows an expert sees depends on the batch, so deterministic=True cannot be kept. "
-            f"{advice}"
-        )

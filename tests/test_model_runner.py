@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 import torch
+from packed_steps import step, tokens, whole
 from torch import nn
 
 from furcate.kernels.layout import BLOCK_SIZE, BlockCopy, StepBatch
@@ -28,34 +29,6 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def runner() -> ModelRunner:
     return ModelRunner(load_model("test:tiny"), num_blocks=256)
-
-
-def tokens(count: int, seed: int = 0) -> list[int]:
-    return torch.randint(0, 256, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-
-
-def slot(table: Sequence[int], position: int) -> int:
-    return table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
-
-
-def step(*parts: tuple[Sequence[int], Sequence[int], int, int], copies: Sequence[BlockCopy] = ()) -> StepBatch:
-    """A batch that computes and writes ids[start:stop] of each (ids, table, start, stop), logits of every row."""
-    rows = [(i, position) for i, (_, _, start, stop) in enumerate(parts) for position in range(start, stop)]
-    return StepBatch(
-        token_ids=[parts[i][0][position] for i, position in rows],
-        positions=[position for _, position in rows],
-        row_tables=[i for i, _ in rows],
-        tables=[table for _, table, _, _ in parts],
-        write_rows=range(len(rows)),
-        write_slots=[slot(parts[i][1], position) for i, position in rows],
-        logit_rows=range(len(rows)),
-        copies=copies,
-    )
-
-
-def whole(runner: ModelRunner, ids: Sequence[int]) -> torch.Tensor:
-    """Logits of every position of ``ids``, run in one piece in blocks of its own, from 128 on."""
-    return runner.forward(step((ids, range(128, 128 + len(ids) // BLOCK_SIZE + 1), 0, len(ids))))
 
 
 @pytest.mark.parametrize("cuts", [[1], [299], [16, 256], [100, 101, 102, 290], [7, 255, 257]])
@@ -173,12 +146,21 @@ def test_determinism_is_refused_where_it_cannot_be_kept() -> None:
     with pytest.raises(UnsupportedByBackend, match="fp32 on a CPU"):
         ModelRunner(load_tiny(dtype=torch.bfloat16), num_blocks=8)
     loaded = load_tiny()
-    loaded.config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
-    with pytest.raises(UnsupportedByBackend, match="dynamic"):
-        ModelRunner(loaded, num_blocks=8)
-    loaded = load_tiny()
     loaded.config.num_local_experts = 4
-    with pytest.raises(UnsupportedByBackend, match="expert"):
+    with pytest.raises(UnsupportedByBackend, match=r"experts of LlamaForCausalLM.*deterministic=False"):
+        ModelRunner(loaded, num_blocks=8)
+
+
+def test_an_unknown_architecture_whose_rows_depend_on_each_other_is_refused() -> None:
+    class Mean(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x - x.mean()
+
+    loaded = load_tiny()
+    loaded.config.model_type = "unheard_of"
+    ModelRunner(loaded, num_blocks=8)
+    loaded.module.model.layers[0].mlp.act_fn = Mean()
+    with pytest.raises(UnsupportedByBackend, match=r"depends on the rows beside it.*deterministic=False"):
         ModelRunner(loaded, num_blocks=8)
 
 

@@ -9,7 +9,10 @@ import torch
 from ..attention import ATTENTION_NAME, register_attention
 from ..errors import ModelLoadError
 from ..tokenizer import Tokenizer
+from .architectures import VERIFIED, check_architecture, read_geometry
 from .loaded import LoadedModel
+from .probe import probe_attention
+from .rope import fix_rope, move_module
 
 
 def assemble_model(
@@ -23,40 +26,34 @@ def assemble_model(
 ) -> LoadedModel:
     """Set the attention, dtype and device of ``module`` and read its geometry. fp32 on a CPU unless told otherwise.
 
-    Raises ModelLoadError where the configuration does not describe a decoder with KV heads.
+    Raises ModelLoadError where the architecture cannot be right over paged KV, or the configuration is incomplete.
     """
     target = torch.device(device or "cpu")
     wanted = dtype or (torch.float32 if target.type == "cpu" else torch.bfloat16)
-    if not module.base_model._supports_attention_backend:
-        raise ModelLoadError(
-            f"{name}: {type(module).__name__} of transformers computes attention by itself, so its KV cannot be paged. "
-            "Choose a model whose attention goes through transformers' attention interface."
-        )
+    check_architecture(name, module)
+    config = module.config.get_text_config(decoder=True)
+    geometry = read_geometry(name, config)
     register_attention()
     module.set_attn_implementation(ATTENTION_NAME)
     module.eval().requires_grad_(False)
-    module.to(device=target, dtype=wanted)
-    config = module.config.get_text_config(decoder=True)
+    move_module(module, device=target, dtype=wanted)
     try:
-        num_layers = int(config.num_hidden_layers)
-        heads = int(config.num_attention_heads)
-        kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-        head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
-        max_context = int(config.max_position_embeddings)
-    except (AttributeError, TypeError) as error:
+        fix_rope(module, geometry.max_context)
+    except (AttributeError, KeyError, TypeError) as error:
         raise ModelLoadError(
-            f"{name}: the configuration ({type(config).__name__}) lacks what paged attention needs: {error}. "
-            "Only decoder-only transformers with standard attention can be run."
+            f"{name}: the rotary embeddings' parameters in the configuration are incomplete: {error!r}"
         ) from error
+    if config.model_type not in VERIFIED:
+        probe_attention(name, module, geometry)
     return LoadedModel(
         name=name,
         module=module,
         config=config,
         tokenizer=tokenizer,
-        max_context=max_context,
+        max_context=geometry.max_context,
         weights_version=f"{weights_version}-{str(wanted).removeprefix('torch.')}",
-        kv_heads=(kv_heads,) * num_layers,
-        head_dim=(head_dim,) * num_layers,
+        kv_heads=geometry.kv_heads,
+        head_dim=geometry.head_dim,
         dtype=wanted,
         device=target,
     )
