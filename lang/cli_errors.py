@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sysconfig
 from types import TracebackType
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 """Exit codes: done; a program, row or check failed; the command line is wrong; Ctrl-C."""
+
+
+_STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
 
 class UsageError(Exception):
@@ -26,14 +30,14 @@ def describe(error: BaseException) -> str:
 
 
 def _place(trace: TracebackType | None) -> str | None:
-    """The innermost frame that is not of this package, of an installed one, or of the standard library's imports."""
+    """The innermost frame that is the user's own: not this package's, an installed one's or the standard library's."""
     place = None
     own = __name__.partition(".")[0]
     while trace is not None:
         code = trace.tb_frame.f_code
         module = str(trace.tb_frame.f_globals.get("__name__", ""))
-        installed = any(part in code.co_filename for part in ("site-packages", "dist-packages", "<frozen"))
-        if module.partition(".")[0] not in {own, "asyncio", "importlib", "__main__"} and not installed:
+        foreign = code.co_filename.startswith(("<frozen", _STANDARD_LIBRARY)) or "site-packages" in code.co_filename
+        if not foreign and module.partition(".")[0] not in {own, "__main__"}:
             place = f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}"
         trace = trace.tb_next
     return place

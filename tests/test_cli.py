@@ -1,6 +1,7 @@
 """The command ``furcate``: what it prints, where, and with which exit code."""
 
 import json
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -239,6 +240,21 @@ def test_a_program_of_an_importable_module_is_found(cli: Cli) -> None:
 def test_a_program_file_does_not_shadow_a_module_of_its_name(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text(textwrap.dedent(PROGRAMS), encoding="utf-8")
     assert cli("run", "json.py:echo", "--arg", "text=hi", "--json")[0] == 0
+
+
+def test_an_error_outside_the_program_names_no_line_of_a_library(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import json\nvalue = json.loads('{')\n", encoding="utf-8")
+    code, _, err = cli("graph", "broken.py:echo")
+    assert code == 1
+    assert "broken.py:2 in <module>" in err
+
+
+def test_the_package_can_be_run_as_a_module(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "furcate", "--version"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("furcate 0.")
 
 
 def test_version_is_that_of_the_package(cli: Cli) -> None:
