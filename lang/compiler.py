@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from .compile.analysis import derive
 from .compile.functions import function_of
-from .compile.planner import Arguments
+from .compile.planner import Arguments, TooLarge
 from .compile.source import find_function
 from .compile.statements import Statements
-from .compile.values import ContextValue, Value
+from .compile.values import ContextValue, Function, Value
 from .errors import NoSource
 from .graph import Graph
 
@@ -40,14 +41,28 @@ def compile_program(fn: Callable[..., Any], name: str) -> Graph:
     function = function_of(plain)
     if function is None or not node.args.posonlyargs + node.args.args:
         raise NoSource(f"{name} cannot be compiled: it takes no Context")
-    compiler = Statements(function.module.file)
-    root = compiler.builder.new_lineage()
-    compiler.state.tips[root] = frozenset()
-    context = ContextValue(contexts=frozenset({root}))
-    call = ast.copy_location(ast.Call(ast.Name(plain.__name__, ast.Load()), [], []), node)
-    compiler.enter(function, Arguments(call, [context], {}, Value()), body=True)
+    for max_depth, max_statements in _EFFORTS:
+        compiler = Statements(function.module.file, max_depth, max_statements)
+        with suppress(TooLarge):
+            _read(compiler, function)
+            break
     attrs: dict[str, Any] = {"file": function.module.file, "line": node.lineno, **derive(compiler.builder)}
     if compiler.traps:
         attrs["traps"] = [{"name": name, "at": at} for at, name in compiler.traps.items()]
     nodes, edges = compiler.builder.finished()
     return Graph(name, nodes, edges, compiler.builder.lookup(), attrs)
+
+
+_EFFORTS = ((40, 8_000), (4, 8_000), (1, 8_000), (0, None))
+"""(calls inside calls that are followed, statements that may be read): the first that suffices. Every call of a helper
+is read anew, in every pass over a loop, so a deep web of helpers would take longer than it is worth."""
+
+
+def _read(compiler: Statements, function: Function) -> None:
+    """Read a program's body on a context of its own."""
+    root = compiler.builder.new_lineage()
+    compiler.state.tips[root] = frozenset()
+    context = ContextValue(contexts=frozenset({root}))
+    node = function.node
+    call = ast.copy_location(ast.Call(ast.Name(function.name, ast.Load()), [], []), node)
+    compiler.enter(function, Arguments(call, [context], {}, Value()), body=True)

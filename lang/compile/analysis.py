@@ -70,7 +70,8 @@ class _Bounds:
         if node.kind == "Loop":
             once = self.before(inner, 0, 0)
             trips = node.attrs.get("trips")
-            more = 0.0 if not once else math.inf if trips is None else max(trips - 1, 0) * once
+            again = math.inf if trips is None else max(trips - 1, 0)
+            more = again * once if again and once else 0.0  # infinity times nothing is nothing
             return self.before(inner, after + more, end)
         if node.kind in {"Fork", "Call"}:
             after = self.before(inner, after, after)

@@ -12,9 +12,6 @@ from .source import bound_names, call_sites, is_generator, site
 from .state import State, merge
 from .values import Env, Function, Value, blend, const, join, unparse
 
-MAX_DEPTH = 40
-"""Calls inside calls that are followed."""
-
 
 class Following(Calls):
     """Reads function bodies."""
@@ -35,8 +32,8 @@ class Following(Calls):
                 "Call", function.name, arguments.node, contexts, *arguments.all, recursive=True, helper=True
             )
             return Value(sources=frozenset({number}), contexts=contexts)
-        if len(self.active) >= MAX_DEPTH:
-            return self._not_followed(f"calls are more than {MAX_DEPTH} deep here", arguments, contexts)
+        if len(self.active) > self.max_depth:
+            return self._not_followed(f"calls are more than {self.max_depth} deep here", arguments, contexts)
         if bind(function, arguments) is None:
             return self._not_followed(f"the arguments do not fit {function.name}", arguments, contexts)
         return self.enter(function, arguments, body=False)

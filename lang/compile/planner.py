@@ -24,6 +24,7 @@ from .values import (
     element_of,
     join,
     many,
+    origins,
     settle,
     snapshot,
     unparse,
@@ -37,6 +38,10 @@ MAX_PASSES = 6
 Arms = Collection[tuple[str, Callable[[], Value | None]]]
 """Labels of an If's arms, and what reads each."""
 _MISSING = object()
+
+
+class TooLarge(Exception):
+    """More statements were read than this compilation may; it is started again with less depth."""
 
 
 @dataclass(slots=True)
@@ -88,9 +93,12 @@ class Arguments:
 class Planner(ABC):
     """State of one compilation."""
 
-    def __init__(self, home: str) -> None:
+    def __init__(self, home: str, max_depth: int, max_statements: int | None) -> None:
         self.home = home
         """File of the program: functions of this file are followed even without a context among their arguments."""
+        self.max_depth = max_depth
+        """Calls inside calls that are followed."""
+        self.statements_left = max_statements
         self.builder = GraphBuilder()
         self.state = State({GLOBAL_FRAME: {}})
         self.frame: Frame
@@ -226,7 +234,7 @@ class Planner(ABC):
                 break
             self.builder.rollback(point)
             del self.frame.returns[returned:], self.frame.return_nodes[noted:]
-            entry = again if attempt < MAX_PASSES else _widened(before, again)
+            entry = again if attempt < MAX_PASSES else _widened(before, again, number)
         if any(value is over for value in self.changed):
             self.builder.nodes[number].attrs["trips"] = trips = None
         if exits is None:
@@ -321,12 +329,14 @@ def _settled(state: State, loop: int) -> State:
     return state
 
 
-def _widened(before: State, after: State) -> State:
-    """``after`` with what differs from ``before`` taken as unknown."""
+def _widened(before: State, after: State, known: int) -> State:
+    """``after`` with what differs from ``before`` taken as unknown; nothing in it names a node from ``known`` on."""
     wide = after.copy()
     for frame, names in wide.frames.items():
-        known = before.frames.get(frame, {})
+        unchanged = before.frames.get(frame, {})
         for name, value in names.items():
-            if known.get(name) != value:
-                names[name] = blend(value)
+            if unchanged.get(name) != value:
+                origin = origins((value,))
+                names[name] = Value(**{**origin, "sources": frozenset(n for n in value.sources if n < known)})
+    wide.tips = {lineage: frozenset(n for n in tips if n < known) for lineage, tips in wide.tips.items()}
     return wide

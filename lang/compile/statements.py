@@ -10,6 +10,7 @@ from . import text
 from .choices import arm_names, options_label
 from .operations import Operations
 from .patterns import captured_names, case_label, is_whole
+from .planner import TooLarge
 from .source import bound_names, loaded_names, site
 from .state import State, merge
 from .values import (
@@ -42,6 +43,10 @@ class Statements(Operations):
         for statement in body:
             if not self.state.alive:
                 return
+            if self.statements_left is not None:
+                self.statements_left -= 1
+                if self.statements_left < 0:
+                    raise TooLarge
             run: Callable[[ast.stmt], None] | None = getattr(self, f"_do_{type(statement).__name__.lower()}", None)
             if run is not None:
                 run(statement)
