@@ -8,15 +8,20 @@ beside it: the query tile is padded to a size from which on the products have be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 
 from .interface import KVShape
 from .layout import BLOCK_SIZE, BlockCopy, StepBatch
 from .tree_batches import ItemBatch, StepPlan
 from .tree_partial import fused_partial, partial_attention
+
+_ALIGNMENT = 64
+"""Bytes: torch's own tensors begin at multiples of a cache line."""
 
 
 class TorchBackend:
@@ -36,7 +41,7 @@ class TorchBackend:
         for heads, dim in zip(kv_shape.kv_heads, kv_shape.head_dim, strict=True):
             shape = (kv_shape.num_blocks + 1, BLOCK_SIZE, heads, dim)
             for pools in (self._keys, self._values):
-                pools.append(torch.zeros(shape, dtype=kv_shape.dtype, device=kv_shape.device))
+                pools.append(_zeros(shape, kv_shape.dtype, kv_shape.device))
 
     def kv_pool(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of ``layer``, each ``[num_blocks, 16, kv_heads, head_dim]``: views, not copies."""
@@ -120,6 +125,17 @@ class TorchBackend:
         out = out.view(items, kv_heads, rows, groups, dim).transpose(1, 2)
         lse = lse.view(items, kv_heads, rows, groups).transpose(1, 2)
         return out.reshape(items * rows, kv_heads * groups, dim), lse.reshape(items * rows, kv_heads * groups)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros whose pages the system hands out as they are first written, on a CPU: ``torch.zeros`` writes them all,
+    2 s and 4 GB of resident memory for the default pool of a small model."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    num_bytes = math.prod(shape) * dtype.itemsize
+    raw = np.zeros(num_bytes + _ALIGNMENT, dtype=np.uint8)  # calloc: fresh pages are zero already
+    start = -raw.ctypes.data % _ALIGNMENT
+    return torch.from_numpy(raw[start : start + num_bytes]).view(dtype).view(shape)
 
 
 @lru_cache(maxsize=64)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
 
 from ..kernels.interface import AttentionBackend
 from .errors import UnsupportedByBackend
+from .modeling import AttentionInterface
 
 ATTENTION_NAME = "furcate"
 """Name of our attention in transformers' registry. It has no entry in the mask registry, so no mask is ever built."""
