@@ -67,6 +67,11 @@ class BlockPool:
         copy from this block, which reads slots below ``offset`` before the step writes anything."""
         return self._tables[block] == 1 and len(self._tags[block]) == offset
 
+    def tag_below(self, block: int, offset: int) -> int | None:
+        """Lineage tag of slot ``offset - 1`` where slot ``offset`` may be written in place, None where it may not."""
+        tags = self._tags[block]
+        return tags[-1] if len(tags) == offset and self._tables[block] == 1 else None
+
     # -- tree nodes -----------------------------------------------------------------------------------------------
 
     def add_node(self, block: int) -> None:

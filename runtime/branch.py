@@ -6,6 +6,8 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .errors import ContextOverflow, EmptyPrompt
+from .failures import overflow
 from .generation import Generation
 from .requests import Branch, GenRequest, GenResult, ScoreRequest, ScoreResult, Ticket
 from .scoring import Scoring
@@ -110,19 +112,19 @@ class EngineBranch:
 
     def generate(self, request: GenRequest) -> Ticket[GenResult]:
         """Generate from the tip. The ticket fails with ContextOverflow at once where the call can never fit, with
-        UnsatisfiableConstraint, EngineFailed, EngineClosed or RequestCancelled. Raises ValueError for an empty branch
-        or a negative ``max_tokens``."""
+        UnsatisfiableConstraint, EngineFailed, EngineClosed or RequestCancelled. Raises EmptyPrompt for an empty
+        branch, ValueError for a negative ``max_tokens``."""
         self._ready()
         if request.max_tokens < 0:
             raise ValueError("max_tokens must not be negative")
         if not len(self._log) and request.max_tokens:
-            raise ValueError("the branch is empty, so there is nothing to continue: append a token first")
+            raise EmptyPrompt("the branch is empty, so there is nothing to continue: append a token first")
         engine = self._engine
         work: Generation
         ticket: Ticket[GenResult] = Ticket(cancel=lambda: engine.post(Withdraw(work)))
-        overflow = engine.overflow(len(self._log), request.max_tokens, max(0, request.max_tokens - 1), request.label)
-        if overflow is not None:
-            ticket.resolve(error=overflow)
+        refusal = self._overflow(request.max_tokens, request.label)
+        if refusal is not None:
+            ticket.resolve(error=refusal)
             return ticket
         work = Generation(
             request,
@@ -139,14 +141,14 @@ class EngineBranch:
         """Score continuations of the tip; fails like ``generate``."""
         self._ready()
         if not len(self._log) and any(request.sequences):
-            raise ValueError("the branch is empty, so nothing predicts the first token: append a token first")
+            raise EmptyPrompt("the branch is empty, so nothing predicts the first token: append a token first")
         engine = self._engine
         work: Scoring
         ticket: Ticket[ScoreResult] = Ticket(cancel=lambda: engine.post(Withdraw(work)))
         longest = max((len(tokens) for tokens in request.sequences), default=0)
-        overflow = engine.overflow(len(self._log), longest, max(0, longest - 1), request.label)
-        if overflow is not None:
-            ticket.resolve(error=overflow)
+        refusal = self._overflow(longest, request.label)
+        if refusal is not None:
+            ticket.resolve(error=refusal)
             return ticket
         work = Scoring(request, ticket, self._sequence, self._log.read())
         self._start(work)
@@ -156,6 +158,18 @@ class EngineBranch:
         if not self._released:
             self._released = True
             self._engine.post(Release(self._sequence, self._work))
+
+    def _overflow(self, added: int, label: str) -> ContextOverflow | None:
+        """``added`` tokens on top of what is there; the last of them needs no KV."""
+        engine = self._engine
+        return overflow(
+            len(self._log),
+            added,
+            max(0, added - 1),
+            max_context=engine.max_context,
+            num_blocks=engine.num_blocks,
+            label=label,
+        )
 
     def _start(self, work: Generation | Scoring) -> None:
         work.on_end = self._end

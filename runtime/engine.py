@@ -7,32 +7,26 @@ import queue
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 import torch
 
-from ..kernels.layout import BLOCK_SIZE
-from .block_pool import blocks_for
 from .branch import Command, EngineBranch, Fork, Release, Stop, Submit, Trim, Withdraw
-from .errors import ContextOverflow, EngineClosed, EngineFailed, FurcateError
+from .errors import EngineClosed, FurcateError, InvalidLogits
+from .failures import call_failed, pass_failed, poisoned
 from .generation import Generation
 from .integrity import check_integrity
 from .kv_cache import KVCache
+from .placing import StepPlan
+from .reading import Draw, draw, gather, rows_of
 from .requests import RequestCancelled
 from .runner import Runner
-from .sampler import Sample, SampleRow
-from .scheduler import Scheduler, StepPlan, Work
+from .scheduler import Scheduler
+from .scoring import Scoring
 from .sequence import Sequence
 from .vocabulary import Vocabulary
+from .waiting import Work
 
 log = logging.getLogger("furcate.engine")
-
-
-class Draw(Protocol):
-    """The sampler as the engine sees it; ``runtime.sampler.Sampler`` is one."""
-
-    def sample(self, logits: torch.Tensor, rows: list[SampleRow]) -> list[Sample]:
-        """One draw per row of ``logits`` ``[rows, vocab]``."""
 
 
 class Engine:
@@ -72,7 +66,7 @@ class Engine:
         self._max_step_tokens = max_step_tokens
         self._check_every_step = check_every_step
         self.cache = KVCache(num_blocks)
-        self.scheduler = Scheduler(self.cache, max_step_tokens=max_step_tokens)
+        self.scheduler = Scheduler(self.cache, max_step_tokens=max_step_tokens, use_hints=plan)
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lock = threading.RLock()
         self._outcomes: list[Callable[[], object]] = []
@@ -81,14 +75,33 @@ class Engine:
         self._num_steps = 0
         self._num_forward_passes = 0
         self._num_computed = 0
+        self._num_query_rows = 0
+        self._num_abandoned = 0
         self._num_copied_before = 0
         self._thread = threading.Thread(target=self._loop, name="furcate-engine", daemon=True) if threaded else None
         if self._thread is not None:
             self._thread.start()
 
     def root(self, namespace: str = "") -> EngineBranch:
-        """A fresh, empty branch. Branches share KV only within one namespace."""
-        return EngineBranch(self, self.new_sequence(f"{self._namespace}\x00{namespace}"))
+        """A fresh, empty branch. Branches share KV only within one namespace; ``str(Namespace(...))`` names one."""
+        return EngineBranch(self, self.new_sequence(self._key(namespace)))
+
+    def flush(self, namespace: str = "") -> int:
+        """Forget all KV of one namespace; returns how many blocks became free. Others are left alone. Branches of the
+        namespace stay usable, calls that run in it too: what they need is computed again, ``missed_because`` flushed.
+        """
+        key = self._key(namespace)
+        with self._lock:
+            self._take_commands()
+            for work in [work for work in self.scheduler.running if work.sequence.namespace == key]:
+                self.scheduler.preempt(work)
+                work.sequence.lost_by = "flushed"
+            freed = self.cache.flush(key)
+        self._report()
+        return freed
+
+    def _key(self, namespace: str) -> str:
+        return f"{self._namespace}\x00{namespace}"
 
     def stats(self) -> dict[str, int]:
         """Counters, after everything that was asked of the engine so far has been taken note of."""
@@ -106,6 +119,8 @@ class Engine:
                 "steps": self._num_steps,
                 "forward_passes": self._num_forward_passes,
                 "tokens_computed": self._num_computed,
+                "tokens_abandoned": self._num_abandoned,
+                "query_rows": self._num_query_rows,
                 "preemptions": self.scheduler.num_preemptions,
             }
         self._report()
@@ -130,13 +145,13 @@ class Engine:
         ``check_every_step`` only; failures of the model or the sampler go to the tickets they concern."""
         with self._lock:
             self._take_commands()
-            if self.scheduler.running or self.scheduler.waiting:
+            if self.scheduler.is_busy:
                 self._num_steps += 1
                 try:
                     self._run_step()
                 except Exception as error:
                     self._collapse(error)
-            more = bool(self.scheduler.running or self.scheduler.waiting)
+            more = self.scheduler.is_busy
             if self._check_every_step:
                 check_integrity(self.cache)
         self._report()
@@ -168,22 +183,6 @@ class Engine:
         """Tokenises forced text."""
         return self._encode
 
-    def overflow(self, length: int, added: int, computed: int, label: str) -> ContextOverflow | None:
-        """The error of a call that can never fit: ``added`` tokens on top of ``length``, ``computed`` of them with
-        KV of their own."""
-        needed = length + added
-        if needed <= self.max_context and blocks_for(length + computed) <= self.num_blocks:
-            return None
-        limit = min(self.max_context, self.num_blocks * BLOCK_SIZE)
-        what = "the model's context" if needed > self.max_context else "the KV pool"
-        return ContextOverflow(
-            f"{label or 'the call'} needs {needed} tokens ({length} of context and {added} more), but {what} holds "
-            f"{limit}: shorten the context, lower max_tokens, or load the model with more room",
-            needed=needed,
-            limit=limit,
-            where=label,
-        )
-
     # -- commands -------------------------------------------------------------------------------------------------
 
     def _take_commands(self) -> None:
@@ -205,15 +204,15 @@ class Engine:
             case Trim(sequence, length):
                 self._trim(sequence, length)
             case Withdraw(work):
-                if work in self.scheduler.running or work in self.scheduler.waiting:
+                if work in self.scheduler:
                     self._fail(work, RequestCancelled(f"{work.request.label or 'the call'} was cancelled"))
             case Release(sequence, work):
-                if work is not None and (work in self.scheduler.running or work in self.scheduler.waiting):
+                if work is not None and work in self.scheduler:
                     self._fail(work, RequestCancelled(f"{work.request.label or 'the call'}: its branch was released"))
                 residency.drop(sequence)
             case Stop():
                 self._closed = True
-                for work in [*self.scheduler.running, *self.scheduler.waiting]:
+                for work in self.scheduler.works():
                     self._fail(work, EngineClosed("the engine was closed while the call was waiting"))
 
     def _submit(self, work: Work) -> None:
@@ -231,7 +230,7 @@ class Engine:
         except FurcateError as error:
             self._fail(work, error)
         except Exception as error:
-            self._fail(work, _failed(work, error))
+            self._fail(work, call_failed(work.request.label, error))
 
     def _trim(self, sequence: Sequence, length: int) -> None:
         self.cache.residency.trim(sequence, length)
@@ -242,10 +241,11 @@ class Engine:
 
     def _run_step(self) -> None:
         plan = self.scheduler.plan()
-        if not plan.builder.placements:
+        if plan.is_empty:
             raise RuntimeError("no running call could be given a row: the schedule has no progress")
         works = plan.works()
         logits: torch.Tensor | None = None
+        index: dict[int, int] = {}
         if plan.builder.num_rows:
             batch = plan.builder.build()
             try:
@@ -253,69 +253,76 @@ class Engine:
             except Exception as error:
                 plan.builder.abort()
                 for work in works:
-                    self._fail(work, _failed(work, error))
+                    self._fail(work, pass_failed(work.request.label, error, self._max_step_tokens))
                 return
             self._num_forward_passes += 1
             self._num_computed += plan.builder.num_computed
+            self._num_query_rows += plan.builder.num_query_rows
             index = {row: i for i, row in enumerate(batch.logit_rows)}
-        else:
-            index = {}
+            for work in works:
+                work.tally.forward_passes += 1
         plan.builder.commit()
-        for work in works:
-            work.tally.forward_passes += 1
-        if logits is not None:
-            self._read_scores(plan, logits, index)
-            self._draw(plan, logits, index)
-        for work in works:
-            if isinstance(work, Generation) and work.admitted and work.finished and not work.needs_forward():
+        self._read_scores(plan, logits, index)
+        self._draw(plan, logits, index)
+        for work, _ in plan.generations:
+            if work.admitted and work.finished and not work.needs_forward():
                 self._finish(work)
 
-    def _read_scores(self, plan: StepPlan, logits: torch.Tensor, index: dict[int, int]) -> None:
+    def _read_scores(self, plan: StepPlan, logits: torch.Tensor | None, index: dict[int, int]) -> None:
+        roots: dict[Scoring, torch.Tensor] = {}
+        failed: dict[Scoring, InvalidLogits] = {}
         for scoring, chain, placed in plan.chains:
-            for position, row in placed.logit_rows.items():
-                scoring.node_at(chain, position).read(logits[index[row]])
+            found = rows_of(placed, logits, index)
+            if scoring.prompt - 1 in found:
+                roots[scoring] = found[scoring.prompt - 1]
+            try:
+                for position, row in found.items():
+                    scoring.node_at(chain, position).read(row)
+            except InvalidLogits as error:
+                failed[scoring] = error
         for scoring in dict.fromkeys(work for work, _, _ in plan.chains):
-            self.scheduler.retire_chains(scoring)
+            if scoring in failed:
+                self._poisoned(scoring, failed[scoring])
+                continue
+            self.scheduler.placer.retire_chains(scoring)
+            if scoring in roots and scoring.sequence.node is not None and scoring.sequence.resident == scoring.prompt:
+                self.cache.tips.keep(scoring.sequence.node, roots[scoring])
             if scoring.finished:
                 self._finish(scoring)
 
-    def _draw(self, plan: StepPlan, logits: torch.Tensor, index: dict[int, int]) -> None:
-        works: list[Generation] = []
-        rows: list[int] = []
+    def _draw(self, plan: StepPlan, logits: torch.Tensor | None, index: dict[int, int]) -> None:
+        works = [work for work, _ in plan.decodes]
+        rows = [index[row] for _, row in plan.decodes]
+        extra: list[torch.Tensor] = []
         for work, placed in plan.generations:
             tip = len(work.tokens) - 1
-            for position, row in placed.logit_rows.items():
+            found = rows_of(placed, logits, index)
+            for position, row in found.items():
                 if position != tip:
-                    work.score_forced(position, logits[index[row]])
-            if tip in placed.logit_rows:
-                works.append(work)
+                    work.score_forced(position, row)
+            if tip not in found:
+                continue
+            works.append(work)
+            if tip in placed.logit_rows and not extra:
                 rows.append(index[placed.logit_rows[tip]])
+            else:
+                extra.append(found[tip])
+            if tip < work.prompt and work.sequence.node is not None and work.sequence.resident == tip + 1:
+                self.cache.tips.keep(work.sequence.node, found[tip])
         if not works:
             return
-        for work, sample in zip(works, self._sample(works, logits[rows]), strict=True):
+        for work, sample in zip(works, draw(self._sampler, works, gather(logits, rows, extra)), strict=True):
             try:
                 if isinstance(sample, Exception):
                     raise sample
                 work.accept(sample)
                 self._after_tokens(work)
+            except InvalidLogits as error:
+                self._poisoned(work, error)
             except FurcateError as error:
                 self._fail(work, error)
             except Exception as error:
-                self._fail(work, _failed(work, error))
-
-    def _sample(self, works: list[Generation], logits: torch.Tensor) -> list[Sample | Exception]:
-        """Draw for all rows at once; if that fails, one by one, so that only the rows at fault fail."""
-        rows = [work.sample_row() for work in works]
-        try:
-            return list(self._sampler.sample(logits, rows))
-        except Exception:
-            outcomes: list[Sample | Exception] = []
-            for i, row in enumerate(rows):
-                try:
-                    outcomes.extend(self._sampler.sample(logits[i : i + 1], [row]))
-                except Exception as error:
-                    outcomes.append(error)
-            return outcomes
+                self._fail(work, call_failed(work.request.label, error))
 
     def _after_tokens(self, work: Generation) -> None:
         work.deliver()
@@ -329,12 +336,9 @@ class Engine:
         if isinstance(work, Generation):
             generated = work.result()
             self._trim(sequence, work.prompt + len(generated.tokens))
-            self._outcomes.append(lambda: work.on_end(generated.tokens))
-            self._outcomes.append(lambda: work.ticket.resolve(generated))
+            self._outcomes += [partial(work.on_end, generated.tokens), partial(work.ticket.resolve, generated)]
         else:
-            scored = work.result()
-            self._outcomes.append(lambda: work.on_end(()))
-            self._outcomes.append(lambda: work.ticket.resolve(scored))
+            self._outcomes += [partial(work.on_end, ()), partial(work.ticket.resolve, work.result())]
         self.scheduler.remove(work)
         if not self._use_hints:
             return
@@ -345,25 +349,33 @@ class Engine:
     def _fail(self, work: Work, error: BaseException) -> None:
         """End a call without a result; its branch is as it was before the call."""
         self.scheduler.remove(work)
+        self._num_abandoned += work.tally.usage().computed
         self._trim(work.sequence, work.prompt)
-        self._outcomes.append(lambda: work.on_end(()))
-        self._outcomes.append(lambda: work.ticket.resolve(error=error))
+        self._outcomes += [partial(work.on_end, ()), partial(work.ticket.resolve, error=error)]
+
+    def _poisoned(self, work: Work, error: InvalidLogits) -> None:
+        """End a call whose logits are not numbers. What its row was computed from may not be numbers either, so that
+        nothing of it is left for others to find."""
+        sequence, start = work.sequence, max(0, work.tally.first_computed)
+        self._fail(work, poisoned(work.request.label, error))
+        self.cache.forget(sequence, min(start, work.prompt))
 
     def _collapse(self, error: Exception) -> None:
         """A fault in the engine's own bookkeeping: fail every call and start over with an empty pool. Branches keep
         their tokens; their KV is made again when they need it."""
         log.error("the engine's step failed; every waiting call fails and the KV pool is emptied", exc_info=error)
-        works = [*self.scheduler.running, *self.scheduler.waiting]
+        works = self.scheduler.works()
         for seq in self.cache.residency.holders:
             seq.table, seq.node, seq.resident = [], None, 0
         self._num_copied_before += self.cache.pool.num_copied
         preemptions = self.scheduler.num_preemptions
         self.cache = KVCache(self.num_blocks)
-        self.scheduler = Scheduler(self.cache, max_step_tokens=self._max_step_tokens)
+        self.scheduler = Scheduler(self.cache, max_step_tokens=self._max_step_tokens, use_hints=self._use_hints)
         self.scheduler.num_preemptions = preemptions
         for work in works:
+            self._num_abandoned += work.tally.usage().computed
             self._outcomes.append(partial(work.on_end, ()))
-            self._outcomes.append(partial(work.ticket.resolve, error=_failed(work, error)))
+            self._outcomes.append(partial(work.ticket.resolve, error=call_failed(work.request.label, error)))
 
     def _report(self) -> None:
         """Tell the callers, outside the lock, in the order in which things happened."""
@@ -387,9 +399,3 @@ class Engine:
                 with self._lock:
                     self._collapse(error)
                 self._report()
-
-
-def _failed(work: Work, cause: BaseException) -> EngineFailed:
-    error = EngineFailed(f"{work.request.label or 'the call'} failed in the engine: {type(cause).__name__}: {cause}")
-    error.__cause__ = cause
-    return error

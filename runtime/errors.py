@@ -30,7 +30,16 @@ class UnsupportedByBackend(FurcateError):
 
 
 class UnsupportedSchema(FurcateError):
-    """A part of a schema cannot be enforced exactly."""
+    """A part of a schema cannot be enforced exactly, or is no schema.
+
+    ``path`` is its place as a JSON pointer fragment (``#/properties/a``), ``keyword`` what it is about, ``reason`` why.
+    """
+
+    def __init__(self, path: str, keyword: str = "", reason: str = "") -> None:
+        super().__init__(f"{path}: {keyword}: {reason}" if reason else path)
+        self.path = path
+        self.keyword = keyword
+        self.reason = reason or path
 
 
 class ModelNotFound(FurcateError):
@@ -43,6 +52,14 @@ class ModelLoadError(FurcateError):
 
 class EngineFailed(FurcateError):
     """A forward pass or the engine's own step failed; ``__cause__`` is the reason."""
+
+
+class InvalidLogits(EngineFailed):
+    """The model's logits are not numbers. The tokens they followed from are not kept in the cache."""
+
+
+class EmptyPrompt(FurcateError, ValueError):
+    """A call on a branch without a token: nothing predicts what comes first."""
 
 
 class EngineClosed(FurcateError):

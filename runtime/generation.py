@@ -43,16 +43,23 @@ class Generation:
         self.arrival = 0
         """Ordinal in the scheduler's queue."""
         self.admitted = False
+        self.num_bypassed = 0
+        """Times that a younger call was admitted instead, while this one was at the front of the queue."""
+        self.keys: list[int] | None = None
+        """Of the prompt's whole blocks, for forecasts."""
         self._vocabulary = vocabulary
         self._encode = encode
         self._constraint: Constraint | None = request.constraint
         self._state: State = None
         self._mask: Bitmask | None = None
         self._may_end = True
+        self._stops = bool(request.stop)
         self._matcher = StopMatcher(request.stop)
         self._match: StopMatch | None = None
         self._reason: FinishReason | None = None
         self._delivered = 0
+        self._unscored: list[int] = []
+        """Positions whose logits are still wanted for the log-probability of the forced token after them."""
         self._logprobs: list[float | None] = []
         self._tops: list[Mapping[int, float]] = []
 
@@ -79,15 +86,24 @@ class Generation:
         """Positions whose logits are wanted, ascending."""
         if self.finished:
             return []
-        if self.request.logprobs is None:
-            return [len(self.tokens) - 1]
-        missing = [self.prompt + i - 1 for i, value in enumerate(self._logprobs) if value is None]
-        return [*missing, len(self.tokens) - 1]
+        return [*self._unscored, len(self.tokens) - 1]
+
+    @property
+    def steady(self) -> bool:
+        """Whether the call wants one row: that of its last token, generated, of which nothing was ever computed."""
+        resident = self.sequence.resident
+        return (
+            len(self.tokens) == resident + 1
+            and resident >= self.prompt
+            and resident >= self.sequence.known
+            and not self._unscored
+        )
 
     def score_forced(self, position: int, logits: torch.Tensor) -> None:
         """Fill in the log-probability of the forced token after ``position``; ``logits`` ``[vocab]``."""
         index = position + 1 - self.prompt
         row = torch.log_softmax(logits.double(), dim=-1)
+        self._unscored.remove(position)
         self._logprobs[index] = float(row[self.generated[index]])
         self._tops[index] = _top(row, self.request.logprobs or 0)
 
@@ -119,7 +135,7 @@ class Generation:
         """Tell ``on_tokens`` of the tokens that nothing can take back any more."""
         if self.request.on_tokens is None:
             return
-        upto = self._kept() if self.finished else self._matcher.settled()
+        upto = self._kept() if self.finished or not self._stops else self._matcher.settled()
         if upto > self._delivered:
             fresh = self.generated[self._delivered : upto]
             self._delivered = upto
@@ -149,11 +165,14 @@ class Generation:
     def _append(self, token: int, logprob: float | None, top: Mapping[int, float]) -> None:
         if self._constraint is not None:
             self._state = self._constraint.advance(self._state, token)
+        if logprob is None and self.request.logprobs is not None:
+            self._unscored.append(len(self.tokens) - 1)
         self.tokens.append(token)
         self.generated.append(token)
         self._logprobs.append(logprob)
         self._tops.append(top)
-        self._match = self._matcher.feed(self._vocabulary.token_bytes[token] or b"")
+        if self._stops:
+            self._match = self._matcher.feed(self._vocabulary.token_bytes[token] or b"")
 
     def _settle(self) -> None:
         """After the text has grown: append what is forced, and find out whether the call ends here."""

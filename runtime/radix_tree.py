@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+import torch
+
 from ..kernels.layout import BLOCK_SIZE
 from .block_pool import BlockPool, blocks_for
 
@@ -15,7 +17,19 @@ class Node:
     block up to ``end``. Two nodes that meet inside a block therefore may both name it, or name two copies of it.
     """
 
-    __slots__ = ("blocks", "children", "dead", "last_access", "next_use", "parent", "pins", "stamp", "start", "tokens")
+    __slots__ = (
+        "blocks",
+        "children",
+        "dead",
+        "last_access",
+        "next_use",
+        "parent",
+        "pins",
+        "stamp",
+        "start",
+        "tip",
+        "tokens",
+    )
 
     def __init__(self, parent: Node | None, start: int, tokens: list[int], blocks: list[int]) -> None:
         self.parent = parent
@@ -32,6 +46,8 @@ class Node:
         self.last_access = 0
         self.stamp = 0
         """Version of the node's entry in the eviction queue."""
+        self.tip: torch.Tensor | None = None
+        """[vocab] logits that follow the node's last token, while ``TipLogits`` keeps them."""
 
     @property
     def end(self) -> int:
@@ -47,6 +63,10 @@ class RadixTree:
         self.num_nodes = 0
         """Nodes, roots not counted."""
         self.num_tokens = 0
+        self.num_inserted = 0
+        """Tokens ever inserted."""
+        self.num_forgotten = 0
+        """Tokens ever evicted or flushed."""
         self.clock = 0
         self.on_idle_leaf: Callable[[Node], None] = lambda node: None
         """Told of every leaf that nothing pins (any more)."""
@@ -80,6 +100,21 @@ class RadixTree:
             here = child
             position += common
         return node if position == start else here
+
+    def match(self, namespace: str, node: Node | None, tokens: Sequence[int], start: int) -> tuple[Node | None, int]:
+        """How far ``descend`` would get, without a change: the node in which the match ends, and its length."""
+        here = self.roots.get(namespace) if node is None else node
+        position = start
+        while here is not None and position < len(tokens):
+            child = here.children.get(tokens[position])
+            if child is None:
+                break
+            common = _common_prefix(child.tokens, tokens, position)
+            here = child
+            position += common
+            if common < len(child.tokens):
+                break
+        return here, position
 
     def extend(
         self, namespace: str, node: Node | None, tokens: Sequence[int], start: int, table: Sequence[int]
@@ -171,6 +206,8 @@ class RadixTree:
             raise RuntimeError("only an unpinned leaf can be evicted")
         cut = max(leaf.start, (leaf.end - 1) // BLOCK_SIZE * BLOCK_SIZE)
         self.num_tokens -= leaf.end - cut
+        self.num_forgotten += leaf.end - cut
+        leaf.tip = None
         first = leaf.tokens[0]
         del leaf.tokens[cut - leaf.start :]
         self.pool.remove_node(leaf.blocks.pop())
@@ -183,6 +220,31 @@ class RadixTree:
         self.num_nodes -= 1
         if not parent.children and not parent.pins:
             self._leaf_is_idle(parent)
+
+    def clear(self, namespace: str) -> None:
+        """Forget everything under one root, which nothing may pin. A namespace that is not there is empty already."""
+        root = self.roots.get(namespace)
+        if root is None:
+            return
+        nodes = [root]
+        for node in nodes:
+            nodes.extend(node.children.values())
+        for node in reversed(nodes):
+            while node.tokens:
+                self.trim_tail(node)
+        self.roots.pop(namespace, None)
+
+    def grow(self, leaf: Node, token: int, block: int) -> None:
+        """Add one computed token, in ``block``, to a leaf that exactly one sequence pins."""
+        if leaf.end % BLOCK_SIZE == 0:
+            leaf.blocks.append(block)
+            self._name(block, leaf.pins)
+        elif leaf.blocks[-1] != block:
+            self.rename(leaf, len(leaf.blocks) - 1, block)  # its owner went on in a private copy
+        leaf.tokens.append(token)
+        leaf.tip = None
+        self.num_tokens += 1
+        self.num_inserted += 1
 
     def rename(self, node: Node, index: int, block: int) -> None:
         """Let ``node`` name ``block`` instead of ``node.blocks[index]``; both hold the same slots up to its end."""
@@ -199,7 +261,9 @@ class RadixTree:
         if leaf.end % BLOCK_SIZE and leaf.blocks[last] != table[first + last]:
             self.rename(leaf, last, table[first + last])  # its owner went on in a private copy
         leaf.tokens.extend(tokens)
+        leaf.tip = None
         self.num_tokens += len(tokens)
+        self.num_inserted += len(tokens)
         for block in table[first + last + 1 : blocks_for(leaf.end)]:
             leaf.blocks.append(block)
             self._name(block, leaf.pins)
@@ -211,6 +275,7 @@ class RadixTree:
         parent.children[tokens[0]] = leaf
         self.num_nodes += 1
         self.num_tokens += len(tokens)
+        self.num_inserted += len(tokens)
         for block in leaf.blocks:
             self.pool.add_node(block)
         return leaf

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
 import torch
 
+from .errors import InvalidLogits
 from .requests import ScoreRequest, ScoreResult, Ticket
 from .sequence import Sequence
 from .tally import Tally
@@ -24,10 +26,12 @@ class TrieNode:
         """The children's log-probabilities are known."""
 
     def read(self, logits: torch.Tensor) -> None:
-        """Take the children's log-probabilities from ``logits`` ``[vocab]``."""
+        """Take the children's log-probabilities from ``logits`` ``[vocab]``. Raises InvalidLogits."""
         tokens = list(self.children)
-        values = logits[tokens].double() - torch.logsumexp(logits.double(), dim=-1)
-        for token, value in zip(tokens, values.tolist(), strict=True):
+        values = (logits[tokens].double() - torch.logsumexp(logits.double(), dim=-1)).tolist()
+        if any(math.isnan(value) for value in values):
+            raise InvalidLogits("the model's logits are not numbers where a choice is scored")
+        for token, value in zip(tokens, values, strict=True):
             self.children[token].logprob = value
         self.evaluated = True
 
@@ -64,6 +68,10 @@ class Scoring:
         self.arrival = 0
         """Ordinal in the scheduler's queue."""
         self.admitted = False
+        self.num_bypassed = 0
+        """Times that a younger call was admitted instead, while this one was at the front of the queue."""
+        self.keys: list[int] | None = None
+        """Of the prompt's whole blocks, for forecasts."""
         self._root = TrieNode()
         for tokens in request.sequences:
             node = self._root

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
+from collections.abc import Iterator, Set
 from collections.abc import Sequence as SequenceOf
 
 from ..kernels.layout import BLOCK_SIZE
@@ -38,7 +41,7 @@ class Sequence:
         self.known = 0
         """Most leading tokens that were ever resident in this lineage; computing below it again is recomputation."""
         self.lost_by = "evicted"
-        """Why ``known`` exceeds ``resident``: ``evicted`` or ``preempted``."""
+        """Why ``known`` exceeds ``resident``: ``evicted``, ``preempted`` or ``flushed``."""
         self.inherited = 0
         """Leading tokens that came by fork and that no call has accounted for yet."""
         self.program = 0
@@ -54,6 +57,9 @@ class Residency:
         self.tree = tree
         self.holders: dict[Sequence, None] = {}
         """Sequences with resident tokens, in no particular order."""
+        self._by_age: list[tuple[int, int, int, Sequence]] = []
+        """Heap of (minus the program, minus the branch's ordinal, tie, holder); those of former holders are skipped."""
+        self._ties = itertools.count()
 
     def advance(self, seq: Sequence, tokens: SequenceOf[int]) -> int:
         """Take over what the tree holds of ``tokens`` beyond the resident ones; returns how many tokens that was."""
@@ -126,6 +132,41 @@ class Residency:
             node = node.parent
         self.drop(seq)
 
+    def grow(self, seq: Sequence, token: int, tag: int) -> None:
+        """The KV of ``token`` was computed into the next slot of ``seq.table``: the usual case of ``commit``, at a cost
+        that does not depend on what is resident."""
+        node, block = seq.node, seq.table[-1]
+        if node is None:
+            raise RuntimeError("only a resident sequence can grow")
+        self.pool.write(block, seq.resident % BLOCK_SIZE, tag)
+        if node.pins == 1 and not node.children:
+            self.tree.grow(node, token, block)
+        else:  # another sequence has come to the same tip within the step
+            top, node = node, self.tree.extend(seq.namespace, node, [token], seq.resident, seq.table)
+            self.tree.pin(node, above=top)
+            seq.node = node
+        seq.resident += 1
+        seq.known = max(seq.known, seq.resident)
+
+    def youngest(self, busy: Set[Sequence]) -> Iterator[Sequence]:
+        """The holders that are not ``busy``, youngest program first. The caller may drop each as it comes."""
+        kept: list[tuple[int, int, int, Sequence]] = []
+        try:
+            while self._by_age:
+                entry = heapq.heappop(self._by_age)
+                seq = entry[3]
+                if seq not in self.holders:
+                    continue
+                if seq in busy:
+                    kept.append(entry)
+                    continue
+                yield seq
+                if seq in self.holders:
+                    kept.append(entry)
+        finally:
+            for entry in kept:
+                heapq.heappush(self._by_age, entry)
+
     def fork(self, seq: Sequence, child: Sequence) -> None:
         """Let ``child`` (fresh) hold everything that ``seq`` holds."""
         child.known = seq.known
@@ -182,7 +223,12 @@ class Residency:
         seq.node = node
         seq.resident = node.end
         seq.known = max(seq.known, seq.resident)
-        self.holders[seq] = None
+        if seq not in self.holders:
+            self.holders[seq] = None
+            heapq.heappush(self._by_age, (-seq.program, -seq.born, next(self._ties), seq))
+            if len(self._by_age) > 64 + 4 * len(self.holders):
+                self._by_age = [(-seq.program, -seq.born, next(self._ties), seq) for seq in self.holders]
+                heapq.heapify(self._by_age)
 
     def _mark_next_use(self, seq: Sequence) -> None:
         node = seq.node

@@ -15,6 +15,8 @@ class Tally:
         self.prompt = prompt
         self.reached = 0
         """Leading positions that were accounted for."""
+        self.first_computed = prompt
+        """Lowest position that a row of the call's own has computed."""
         self.looked = False
         """Whether the call has looked for resident tokens yet."""
         self.generated = 0
@@ -26,6 +28,7 @@ class Tally:
         self._prefilled = 0
         self._decoded = 0
         self._recomputed = 0
+        self._repeated = 0
         self._reasons: Counter[str] = Counter()
 
     def found(self, end: int, *, shared: bool) -> None:
@@ -38,12 +41,15 @@ class Tally:
         self.reached = max(self.reached, end)
 
     def computed(self, position: int, reason: str, *, lost: bool) -> None:
-        """The call's own row computed ``position``; ``reason`` is ``new``, ``evicted`` or ``preempted``; ``lost``
+        """The call's own row computed ``position``; ``reason`` is ``new``, ``evicted``, ``flushed`` or
+        ``preempted``; ``lost``
         tells that the branch itself had the token's KV before."""
+        self.first_computed = min(self.first_computed, position)
         again = position < self.reached
         if again or lost:
             self._recomputed += 1
         if again:
+            self._repeated += 1
             return
         self.reached = position + 1
         if position < self.prompt:
@@ -51,6 +57,11 @@ class Tally:
             self._reasons[reason] += 1
         else:
             self._decoded += 1
+
+    def decoded(self, position: int) -> None:
+        """The call's own row computed its generated token at ``position``, for the first time."""
+        self.reached = position + 1
+        self._decoded += 1
 
     def side_rows(self, count: int) -> None:
         """``count`` rows were computed beyond the prompt that are no part of the branch (scored tokens)."""
@@ -68,6 +79,7 @@ class Tally:
             generated=self.generated,
             forced=self.forced,
             recomputed=self._recomputed,
+            repeated=self._repeated,
             copied_blocks=self.copied_blocks,
             forward_passes=self.forward_passes,
             missed_because=dict(self._reasons),
