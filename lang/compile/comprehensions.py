@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from .expressions import Expressions
+from .source import holds_functions
 from .values import Env, Value, Varying, count_of, element_of, many, passes, sequence, settle, unparse
 
 
@@ -16,11 +17,13 @@ class Comprehensions(Expressions):
         names = frozenset(n.id for g in generators for n in ast.walk(g.target) if isinstance(n, ast.Name))
         outer = self.frame.env
         first = self.evaluate(generators[0].iter)
-        self.frame.env = Env(self.builder.new_frame(), outer, None, names)
+        self.frame.env = own = Env(self.builder.new_frame(), outer, None, names)
         try:
             return self._nest(node, generators, element, first)
         finally:
             self.frame.env = outer
+            if not holds_functions(node):
+                self.state.frames.pop(own.frame, None)
 
     def _nest(self, node: ast.expr, generators: list[ast.comprehension], element: ast.expr, over: Value) -> Value:
         generator, inner = generators[0], generators[1:]

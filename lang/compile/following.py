@@ -8,7 +8,7 @@ from .builder import Chain
 from .calls import Calls
 from .functions import bind
 from .planner import Arguments, Frame
-from .source import bound_names, call_sites, is_generator, site
+from .source import bound_names, call_sites, holds_functions, is_generator, site
 from .state import State, merge
 from .values import Env, Function, Value, blend, const, join, unparse
 
@@ -68,6 +68,8 @@ class Following(Calls):
         self.active.pop()
         states = [state for state, _ in frame.returns]
         self.state = _returned(states, self.state)
+        if not holds_functions(function.node):
+            self.state.frames.pop(env.frame, None)
         if caller is not None:
             self.frame = caller
         result = None

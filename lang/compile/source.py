@@ -59,9 +59,19 @@ def call_sites(file: str, node: ast.Call | ast.AugAssign, awaited: ast.Await | N
     return tuple(dict.fromkeys(sites))
 
 
+@functools.lru_cache(maxsize=4096)
 def is_generator(node: FunctionNode) -> bool:
     """Whether the function's own body yields."""
     return any(isinstance(inner, ast.Yield | ast.YieldFrom) for inner in own_nodes(node))
+
+
+@functools.lru_cache(maxsize=4096)
+def holds_functions(node: ast.AST) -> bool:
+    """Whether a function is nested in the node, which may keep its names beyond its end."""
+    return any(
+        inner is not node and isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for inner in ast.walk(node)
+    )
 
 
 def own_nodes(node: FunctionNode) -> list[ast.AST]:
