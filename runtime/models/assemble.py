@@ -15,6 +15,25 @@ from .probe import probe_attention
 from .rope import fix_rope, move_module
 
 
+def placement(name: str, dtype: torch.dtype | None, device: str | None) -> tuple[torch.device, torch.dtype]:
+    """Where and in what a model is to run: fp32 on a CPU, bfloat16 elsewhere, unless told otherwise.
+
+    Raises ModelLoadError where torch cannot use the device or the dtype is not a floating one.
+    """
+    try:
+        target = torch.device(device or "cpu")
+        torch.empty(1, device=target)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+        raise ModelLoadError(
+            f"{name}: the device {device!r} cannot be used: {error}. Leave device out for the CPU, or install the "
+            "torch that is built for it."
+        ) from error
+    wanted = dtype or (torch.float32 if target.type == "cpu" else torch.bfloat16)
+    if wanted not in (torch.float32, torch.bfloat16, torch.float16):
+        raise ModelLoadError(f"{name}: models run in float32, bfloat16 or float16, not in {wanted}")
+    return target, wanted
+
+
 def assemble_model(
     name: str,
     module: Any,
@@ -28,8 +47,7 @@ def assemble_model(
 
     Raises ModelLoadError where the architecture cannot be right over paged KV, or the configuration is incomplete.
     """
-    target = torch.device(device or "cpu")
-    wanted = dtype or (torch.float32 if target.type == "cpu" else torch.bfloat16)
+    target, wanted = placement(name, dtype, device)
     check_architecture(name, module)
     config = module.config.get_text_config(decoder=True)
     geometry = read_geometry(name, config)

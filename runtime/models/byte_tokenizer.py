@@ -8,6 +8,7 @@ from types import MappingProxyType
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..vocabulary import Vocabulary
+from .token_bytes import LONE_SURROGATE
 
 BOS, IM_START, IM_END, PAD = 256, 257, 258, 259
 """Special ids; the ids below them are the bytes themselves. ``IM_END`` ends a turn and the sequence."""
@@ -59,8 +60,8 @@ class ByteTokenizer:
         return CHAT_TEMPLATE
 
     def encode(self, text: str) -> list[int]:
-        """UTF-8 bytes of ``text``. Lone surrogates become U+FFFD, as they have no UTF-8 form."""
-        return list(text.encode("utf-8", errors="surrogatepass").decode("utf-8", errors="replace").encode("utf-8"))
+        """UTF-8 bytes of ``text``. A lone surrogate becomes one U+FFFD, as it has no UTF-8 form."""
+        return list(LONE_SURROGATE.sub("\ufffd", text).encode())
 
     def render(self, messages: Sequence[Mapping[str, str]], *, generation_prompt: bool) -> str:
         """The ChatML text of ``messages``; with ``generation_prompt`` the assistant's header at the end."""

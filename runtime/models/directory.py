@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
 from ..errors import ModelLoadError
-from .assemble import assemble_model
+from .assemble import assemble_model, placement
 from .hf_tokenizer import read_tokenizer
 from .loaded import LoadedModel
+
+logger = logging.getLogger("furcate")
 
 IDENTITY_FILE = "furcate.json"
 """Written beside converted weights: ``{"source": ..., "weights_version": ...}``."""
@@ -30,17 +33,25 @@ def load_directory(
     """Load the model in ``directory``. Raises ModelLoadError where a file is missing, damaged or of an unknown kind."""
     if not (directory / "config.json").is_file():
         raise ModelLoadError(f"{name}: {directory} has no config.json, so it is not a model directory")
-    target = torch.device(device or "cpu")
-    wanted = dtype or (torch.float32 if target.type == "cpu" else torch.bfloat16)
+    _, wanted = placement(name, dtype, device)
     try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True)
+        # Without trust_remote_code=False a configuration with code of its own asks at the terminal whether to run it.
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
         with _quiet_off_terminal():
-            module = _model_class(config).from_pretrained(directory, config=config, dtype=wanted, local_files_only=True)
+            module, report = _model_class(config).from_pretrained(
+                directory,
+                config=config,
+                dtype=wanted,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
     except Exception as error:  # transformers, safetensors and torch each raise their own
         raise ModelLoadError(
             f"{name}: the model in {directory} cannot be loaded: {type(error).__name__}: {error}. If a download or a "
             "conversion was cut off, delete the directory and load it again."
         ) from error
+    _check_weights(name, directory, report)
     text_config = module.config.get_text_config(decoder=True)
     size = int(module.get_output_embeddings().weight.shape[0])
     tokenizer = read_tokenizer(directory, size=size, eos_ids=_eos_ids(text_config, module))
@@ -52,6 +63,19 @@ def load_directory(
         dtype=wanted,
         device=device,
     )
+
+
+def _check_weights(name: str, directory: Path, report: Mapping[str, Any]) -> None:
+    """transformers draws weights that the files lack at random and goes on; here that is a ModelLoadError."""
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ModelLoadError(
+            f"{name}: the weights in {directory} lack {len(missing)} tensors of the model, {missing[0]} among them. "
+            "Fetch the safetensors files again; config.json and they must be of one model."
+        )
+    unexpected = sorted(report["unexpected_keys"])
+    if unexpected:
+        logger.info("%s: %d tensors of the files are not used, %s among them", name, len(unexpected), unexpected[0])
 
 
 @contextmanager
@@ -87,7 +111,13 @@ def _weights_version(directory: Path) -> str:
     """The identity that the converter wrote, else a digest over the weight files' names, sizes, times and headers."""
     identity = directory / IDENTITY_FILE
     if identity.is_file():
-        return str(json.loads(identity.read_text(encoding="utf-8"))["weights_version"])
+        try:
+            return str(json.loads(identity.read_text(encoding="utf-8"))["weights_version"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelLoadError(
+                f"{identity} is damaged ({type(error).__name__}: {error}): delete the directory and load the model "
+                "again"
+            ) from error
     digest = hashlib.blake2b((directory / "config.json").read_bytes(), digest_size=16)
     for path in sorted([*directory.glob("*.safetensors"), *directory.glob("*.bin")]):
         stat = path.stat()

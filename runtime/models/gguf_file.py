@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig
 
 from ..errors import ModelLoadError
-from .cache import models_dir, publish
+from .cache import models_dir, publish, unwritable
 from .directory import IDENTITY_FILE, load_directory
 from .gguf_reader import GGUFFile, read_gguf
 from .gguf_tokenizer import bpe_tokenizer, can_rebuild
@@ -61,23 +61,23 @@ def load_gguf(name: str, path: Path, *, dtype: torch.dtype | None, device: str |
 def convert_gguf(path: Path, directory: Path, *, source: str, version: str) -> None:
     """Write the model in ``path`` to ``directory`` as fp32 safetensors with its configuration and tokenizer.
 
-    Raises ModelLoadError where the file is damaged or of a kind that transformers cannot read either.
+    Raises ModelLoadError where the file is damaged or of a kind that transformers cannot read either, and where
+    ``directory`` cannot be written.
     """
     try:
         file = read_gguf(path)
-        if _is_plain_llama(file):
-            _convert_llama(file, directory)
-        else:
-            _convert_by_transformers(path, directory)
+        write = _read_llama(file) if _is_plain_llama(file) else _read_by_transformers(path)
     except Exception as error:  # a damaged file fails anywhere: numpy, gguf, tokenizers, transformers
-        if isinstance(error, OSError) and error.filename is not None and Path(error.filename) != path:
-            raise  # the cache could not be written
         raise ModelLoadError(
             f"{path} cannot be read as a GGUF model: {type(error).__name__}: {error}. If it was downloaded, check its "
             "size and fetch it again."
         ) from error
     identity = {"source": source, "weights_version": version}
-    (directory / IDENTITY_FILE).write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
+    try:
+        write(directory)
+        (directory / IDENTITY_FILE).write_text(json.dumps(identity, indent=2) + "\n", encoding="utf-8")
+    except Exception as error:  # each library wraps a full disk in an error of its own
+        raise unwritable(directory.parent, error) from error
 
 
 def _is_plain_llama(file: GGUFFile) -> bool:
@@ -101,7 +101,8 @@ def _hf_name(name: str) -> str | None:
     return None
 
 
-def _convert_llama(file: GGUFFile, directory: Path) -> None:
+def _read_llama(file: GGUFFile) -> Callable[[Path], None]:
+    """Everything that can fail on a damaged file; returns what writes it down."""
     metadata = file.metadata
     heads = int(metadata["llama.attention.head_count"])
     kv_heads = int(metadata.get("llama.attention.head_count_kv", heads))
@@ -114,12 +115,22 @@ def _convert_llama(file: GGUFFile, directory: Path) -> None:
             weights = _unpermute(weights, kv_heads)
         tensors[_hf_name(tensor.name) or tensor.name] = np.ascontiguousarray(weights)
     config = _llama_config(metadata, heads, kv_heads, tensors)
-    weights_file = directory / "model.safetensors"
-    save_file(tensors, weights_file, metadata={"format": "pt"})
-    weights_file.chmod(0o644)  # the writer makes it private, but a cache may serve several users
-    config.save_pretrained(directory)
-    GenerationConfig(bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id).save_pretrained(directory)
-    _write_tokenizer(metadata, directory)
+    tokenizer, settings = bpe_tokenizer(metadata), _tokenizer_settings(metadata)
+    if tokenizer.get_vocab_size() > config.vocab_size:
+        raise ValueError(f"{tokenizer.get_vocab_size()} tokens are named, but there are {config.vocab_size} embeddings")
+
+    def write(directory: Path) -> None:
+        weights_file = directory / "model.safetensors"
+        save_file(tensors, weights_file, metadata={"format": "pt"})
+        weights_file.chmod(0o644)  # the writer makes it private, but a cache may serve several users
+        config.save_pretrained(directory)
+        GenerationConfig(bos_token_id=config.bos_token_id, eos_token_id=config.eos_token_id).save_pretrained(directory)
+        tokenizer.save(str(directory / "tokenizer.json"))
+        (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+        if "tokenizer.chat_template" in metadata:
+            (directory / "chat_template.jinja").write_text(metadata["tokenizer.chat_template"], encoding="utf-8")
+
+    return write
 
 
 def _unpermute(weights: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
@@ -153,24 +164,25 @@ def _llama_config(
     )
 
 
-def _write_tokenizer(metadata: Mapping[str, Any], directory: Path) -> None:
-    bpe_tokenizer(metadata).save(str(directory / "tokenizer.json"))
+def _tokenizer_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
     tokens = metadata["tokenizer.ggml.tokens"]
     settings: dict[str, Any] = {"add_bos_token": bool(metadata.get("tokenizer.ggml.add_bos_token", False))}
     for role in ("bos", "eos"):
         if f"tokenizer.ggml.{role}_token_id" in metadata:
             settings[f"{role}_token"] = tokens[metadata[f"tokenizer.ggml.{role}_token_id"]]
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    if "tokenizer.chat_template" in metadata:
-        (directory / "chat_template.jinja").write_text(metadata["tokenizer.chat_template"], encoding="utf-8")
+    return settings
 
 
-def _convert_by_transformers(path: Path, directory: Path) -> None:
+def _read_by_transformers(path: Path) -> Callable[[Path], None]:
     logger.info("reading %s through transformers, which takes about a minute", path)
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     module = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     # A model that was read from GGUF refuses to be saved, although its weights are plain fp32 by now.
     module.hf_quantizer, module.is_quantized = None, False
     del module.config.quantization_config
-    module.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+
+    def write(directory: Path) -> None:
+        module.save_pretrained(directory)
+        tokenizer.save_pretrained(directory)
+
+    return write

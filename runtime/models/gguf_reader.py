@@ -3,6 +3,7 @@ which keeps an array per string, takes 2.7."""
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def _tensor(
 ) -> GGUFTensor:
     quantization = gguf.GGMLQuantizationType(kind)
     block, block_bytes = gguf.GGML_QUANT_SIZES[quantization]
-    num_bytes = int(np.prod(shape)) // block * block_bytes
+    num_bytes = math.prod(shape) // block * block_bytes
     data: npt.NDArray[Any] = raw[start + offset : start + offset + num_bytes]
     if len(data) != num_bytes:
         raise ValueError(f"the file ends inside the tensor {name}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -15,9 +14,7 @@ from tokenizers import Tokenizer as RustTokenizer
 from ..errors import ModelLoadError, UnsupportedByBackend
 from ..vocabulary import Vocabulary
 from .chat_template import ChatTemplate
-from .token_bytes import token_bytes
-
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+from .token_bytes import LONE_SURROGATE, token_bytes
 
 
 class HFTokenizer:
@@ -55,10 +52,19 @@ class HFTokenizer:
         self._tokenizer.no_padding()
         added = parsed.get("added_tokens", ())
         self._special_ids: Mapping[str, int] = MappingProxyType(
-            {entry["content"]: entry["id"] for entry in added if entry["special"]}
+            {entry["content"]: entry["id"] for entry in added if entry["special"] and entry["id"] < size}
         )
         self._special_set = frozenset(self._special_ids.values())
         spellings = self._tokenizer.get_vocab(with_added_tokens=True)
+        # A special token without an embedding (Gemma 3's soft image token) is dropped; text must not lead to one.
+        special = {entry["id"] for entry in added if entry["special"]}
+        beyond = [spelling for spelling, token in spellings.items() if token >= size and token not in special]
+        if beyond:
+            raise ModelLoadError(
+                f"the tokenizer does not fit the model: {len(beyond)} of its {len(spellings)} tokens, {beyond[0]!r} "
+                f"among them, have ids from {size} on, but the model has {size} embeddings. Take tokenizer.json from "
+                "where the weights come from."
+            )
         named_eos = [self._special_ids[eos_token]] if eos_token and eos_token in self._special_ids else []
         self._vocabulary = Vocabulary(
             token_bytes(spellings, parsed, size), frozenset(i for i in (*eos_ids, *named_eos) if 0 <= i < size)
@@ -99,7 +105,7 @@ class HFTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``; special spellings are ordinary text. No BOS. Lone surrogates become U+FFFD."""
-        clean = _LONE_SURROGATE.sub("\ufffd", text)
+        clean = LONE_SURROGATE.sub("\ufffd", text)
         ids: list[int] = self._tokenizer.encode(clean, add_special_tokens=False).ids
         if self._special_set.isdisjoint(ids):
             return ids
@@ -128,8 +134,8 @@ def read_tokenizer(directory: Path, *, size: int, eos_ids: Iterable[int]) -> HFT
         raise ModelLoadError(f"{directory} has no tokenizer.json; save it with a fast tokenizer first")
     settings = _read_json(directory / "tokenizer_config.json")
     template_file = directory / "chat_template.jinja"
-    template = template_file.read_text(encoding="utf-8") if template_file.is_file() else _template_of(settings)
-    definition = path.read_text(encoding="utf-8")
+    template = _read_text(template_file) if template_file.is_file() else _template_of(settings)
+    definition = _read_text(path)
     return HFTokenizer(
         definition,
         size=size,
@@ -141,11 +147,18 @@ def read_tokenizer(directory: Path, *, size: int, eos_ids: Iterable[int]) -> HFT
     )
 
 
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"{path} cannot be read as text: {error}. Fetch it again.") from error
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(_read_text(path))
     except ValueError as error:
         raise ModelLoadError(f"{path} is not JSON: {error}") from error
     return value if isinstance(value, dict) else {}

@@ -72,10 +72,10 @@ def _hub_cache() -> list[ModelInfo]:
 
 
 def _source_of(directory: Path) -> str | None:
-    identity = directory / "furcate.json"
-    if not identity.is_file():
+    try:
+        return str(json.loads((directory / "furcate.json").read_text(encoding="utf-8"))["source"])
+    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged: the list shows the rest all the same
         return None
-    return str(json.loads(identity.read_text(encoding="utf-8")).get("source"))
 
 
 def _size_of(directory: Path) -> int:

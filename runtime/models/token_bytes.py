@@ -8,6 +8,8 @@ from functools import cache
 from typing import Any
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Matches what a Python string may hold and UTF-8 may not; tokenizers write U+FFFD for it."""
 _SPACE_MARK = "\u2581"
 
 
