@@ -9,9 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from .compile.analysis import derive
-from .compile.functions import function_of
+from .compile.functions import read_function
 from .compile.planner import Arguments, TooLarge
-from .compile.source import find_function
 from .compile.statements import Statements
 from .compile.values import ContextValue, Function, Value
 from .errors import NoSource
@@ -37,16 +36,15 @@ def compile_program(fn: Callable[..., Any], name: str) -> Graph:
         )
     if plain.__name__ == "<lambda>":
         raise NoSource(f"{name} is a lambda: it runs, but it has no graph ahead of time. Write it with def.")
-    node = find_function(plain)
-    function = function_of(plain)
-    if function is None or not node.args.posonlyargs + node.args.args:
-        raise NoSource(f"{name} cannot be compiled: it takes no Context")
+    function = read_function(plain)
+    if not function.node.args.posonlyargs + function.node.args.args:
+        raise NoSource(f"{name} takes no Context as its first parameter, so there is nothing to compile")
     for max_depth, max_statements in _EFFORTS:
         compiler = Statements(function.module.file, max_depth, max_statements)
         with suppress(TooLarge):
             _read(compiler, function)
             break
-    attrs: dict[str, Any] = {"file": function.module.file, "line": node.lineno, **derive(compiler.builder)}
+    attrs: dict[str, Any] = {"file": function.module.file, "line": function.node.lineno, **derive(compiler.builder)}
     if compiler.traps:
         attrs["traps"] = [{"name": name, "at": at} for at, name in compiler.traps.items()]
     nodes, edges = compiler.builder.finished()

@@ -267,6 +267,13 @@ def test_bounds_are_the_longest_path() -> None:
     assert [node.attrs["bound"] for node in of_kind(graph, "Gen")] == [52, 40, 42, 100, 1]
 
 
+def test_a_return_still_runs_what_is_done_in_any_case() -> None:
+    graph = plan("try:\n    c.user('a')\n    if arg:\n        return 1\nfinally:\n    c.gen(max_tokens=9)")
+    assert of_kind(graph, "Text")[0].attrs["bound"] == 9
+    nothing_else = plan("try:\n    if arg:\n        c.user('a')\n        return 1\nfinally:\n    c.gen(max_tokens=9)")
+    assert of_kind(nothing_else, "Text")[0].attrs["bound"] == 9
+
+
 def test_a_gen_without_a_bound_has_none() -> None:
     graph = plan("c.gen(max_tokens=2)\nc.gen(max_tokens=arg)\nc.gen(max_tokens=3)")
     assert [node.attrs["bound"] for node in of_kind(graph, "Gen")] == [None, None, 3]

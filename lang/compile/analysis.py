@@ -142,6 +142,8 @@ def _straight(builder: GraphBuilder, first: Draft, second: Draft) -> bool:
     """Whether ``second`` runs whenever ``first`` has run: the same region, and no path that leaves between them."""
     if (first.parent, first.attrs.get("arm")) != (second.parent, second.attrs.get("arm")) or first.id >= second.id:
         return False
+    if first.in_finally and not second.in_finally:
+        return False
     between = builder.nodes[first.id + 1 : second.id]
     return not any(node.kind == "Return" or node.attrs.get("leaves") or node.kind == "Loop" for node in between)
 

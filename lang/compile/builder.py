@@ -26,6 +26,8 @@ class Draft:
     attrs: dict[str, Any]
     lineages: frozenset[int] = frozenset()
     """Contexts that it is an operation on."""
+    in_finally: bool = False
+    """What follows it may not come: a path that has ended may be running this on its way out."""
 
 
 @dataclass(slots=True)

@@ -35,9 +35,14 @@ def function_of(real: Any) -> Function | None:
     if (real.__module__ or "").partition(".")[0] == "furcate":
         return None
     try:
-        node = find_function(real)
+        return read_function(real)
     except NoSource:
         return None
+
+
+def read_function(real: types.FunctionType) -> Function:
+    """A real function with its syntax tree, globals, closure and defaults. Raises NoSource."""
+    node = find_function(real)
     return Function(name=real.__name__, node=node, module=_module_of(real), defaults=tuple(_defaults(real).items()))
 
 

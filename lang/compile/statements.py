@@ -272,7 +272,10 @@ class Statements(Operations):
             ends = [State(s.frames, s.tips) for s, _ in self.frame.returns[returned:]]
             alive = self.state.alive
             self.state = merge([self.state, *ends]) if alive or ends else State(ended.frames, ended.tips)
+            first = len(self.builder.nodes)
             self.execute(node.finalbody)
+            for draft in self.builder.nodes[first:]:
+                draft.in_finally = True
             self.state.alive = self.state.alive and alive
 
     _do_trystar = _do_try
