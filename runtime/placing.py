@@ -134,9 +134,9 @@ class Placer:
             queries = [position for position in wanted if position < seq.resident]
             queries = queries[: budget + builder.knows_tip(seq)]
             end = max(shared_end, min(len(tokens), shared_end + budget - len(queries)))
-            need = builder.fresh_blocks(seq, shared_end, end)
+            need = builder.fresh_blocks(seq, tokens, shared_end, end)
             fits = self._make_room(plan, work, need, urgent) or (
-                builder.fresh_blocks(seq, shared_end, end) <= self._cache.pool.num_free
+                builder.fresh_blocks(seq, tokens, shared_end, end) <= self._cache.pool.num_free
             )
             if not fits and not (urgent and self._cache.residency.retreat(seq)):
                 end, fits = shared_end, True

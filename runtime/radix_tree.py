@@ -134,8 +134,7 @@ class RadixTree:
         while index < len(tokens):
             child = here.children.get(tokens[index])
             if child is None:
-                grown = here is node and here.parent is not None and here.pins == 1 and not here.children
-                if grown:
+                if here is node and self.may_grow(here):
                     self._grow(here, tokens, table)
                     return here
                 return self._add_leaf(here, list(tokens[index:]), table)
@@ -234,26 +233,46 @@ class RadixTree:
                 self.trim_tail(node)
         self.roots.pop(namespace, None)
 
+    @staticmethod
+    def may_grow(node: Node) -> bool:
+        """Whether new tokens may be added to the node itself: a leaf with one owner, whose end needs no keeping."""
+        return node.pins == 1 and not node.children and node.tip is None and node.parent is not None
+
     def grow(self, leaf: Node, token: int, block: int) -> None:
-        """Add one computed token, in ``block``, to a leaf that exactly one sequence pins."""
+        """Add one computed token, in ``block``, to a leaf that ``may_grow``."""
         if leaf.end % BLOCK_SIZE == 0:
             leaf.blocks.append(block)
             self._name(block, leaf.pins)
         elif leaf.blocks[-1] != block:
             self.rename(leaf, len(leaf.blocks) - 1, block)  # its owner went on in a private copy
         leaf.tokens.append(token)
-        leaf.tip = None
         self.num_tokens += 1
         self.num_inserted += 1
+
+    def absorb(self, node: Node) -> None:
+        """Undo a split: let ``node`` take over its only child, which as many sequences pin."""
+        (child,) = node.children.values()
+        if child.pins != node.pins or node.parent is None or node.tip is not None or child.tip is not None:
+            raise RuntimeError("only a child with all the pins of its parent, neither of them a tip, can be absorbed")
+        if node.end % BLOCK_SIZE:
+            if node.blocks[-1] != child.blocks[0]:
+                self.rename(node, len(node.blocks) - 1, child.blocks[0])
+            self._unname(child.blocks.pop(0), child.pins)
+        node.blocks += child.blocks
+        node.tokens += child.tokens
+        node.children = child.children
+        for grandchild in node.children.values():
+            grandchild.parent = node
+        child.parent = None
+        child.stamp += 1
+        self.num_nodes -= 1
 
     def rename(self, node: Node, index: int, block: int) -> None:
         """Let ``node`` name ``block`` instead of ``node.blocks[index]``; both hold the same slots up to its end."""
         old = node.blocks[index]
         self._name(block, node.pins)
         node.blocks[index] = block
-        if node.pins:
-            self.pool.remove_pin(old)
-        self.pool.remove_node(old)
+        self._unname(old, node.pins)
 
     def _grow(self, leaf: Node, tokens: Sequence[int], table: Sequence[int]) -> None:
         last = len(leaf.blocks) - 1
@@ -261,7 +280,6 @@ class RadixTree:
         if leaf.end % BLOCK_SIZE and leaf.blocks[last] != table[first + last]:
             self.rename(leaf, last, table[first + last])  # its owner went on in a private copy
         leaf.tokens.extend(tokens)
-        leaf.tip = None
         self.num_tokens += len(tokens)
         self.num_inserted += len(tokens)
         for block in table[first + last + 1 : blocks_for(leaf.end)]:
@@ -284,6 +302,11 @@ class RadixTree:
         self.pool.add_node(block)
         if pins:
             self.pool.add_pin(block)
+
+    def _unname(self, block: int, pins: int) -> None:
+        if pins:
+            self.pool.remove_pin(block)
+        self.pool.remove_node(block)
 
     def _leaf_is_idle(self, node: Node) -> None:
         if node.parent is not None:

@@ -83,6 +83,8 @@ class Scheduler:
             elif work is not oldest:
                 (decoding if self._decodes(work) else others).append(work)
         plan.reserved_rows = len(steady) + len(decoding)
+        joint = [work for work in steady if work.sequence.node is not None and work.sequence.node.pins > 1]
+        plan.builder.expect([work.sequence for work in joint], [work.tokens[-1] for work in joint])
         if steady and steady[0] is oldest:
             plan.reserved_rows -= 1
             if self.placer.decode(plan, [steady.pop(0)]):
@@ -94,7 +96,7 @@ class Scheduler:
         plan.reserved_rows = len(left) + len(decoding)
         for work in [*left, *decoding]:
             self._place(plan, work, decodes=True)
-        for work in others:
+        for work in sorted(others, key=lambda work: (self._accounts[work].rank, work.arrival)):
             self._place(plan, work, decodes=False)
         return plan
 

@@ -139,14 +139,26 @@ class Residency:
         if node is None:
             raise RuntimeError("only a resident sequence can grow")
         self.pool.write(block, seq.resident % BLOCK_SIZE, tag)
-        if node.pins == 1 and not node.children:
+        if self.tree.may_grow(node):
             self.tree.grow(node, token, block)
-        else:  # another sequence has come to the same tip within the step
+        else:  # the node's end is a prompt's, or another sequence has come to it within the step
             top, node = node, self.tree.extend(seq.namespace, node, [token], seq.resident, seq.table)
             self.tree.pin(node, above=top)
             seq.node = node
         seq.resident += 1
         seq.known = max(seq.known, seq.resident)
+
+    def unite(self, node: Node, group: SequenceOf[Sequence]) -> None:
+        """Where the whole ``group`` has gone on from the end of ``node`` to the same tip, and nobody else is below,
+        let ``node`` itself end there: branches that say the same leave one node, not one a token."""
+        tip = group[0].node
+        moved = tip is not None and tip.parent is node and tip.pins == node.pins == len(group)
+        if tip is None or not moved or len(node.children) != 1 or node.parent is None:
+            return
+        if node.tip is None and tip.tip is None and all(seq.node is tip for seq in group):
+            self.tree.absorb(node)
+            for seq in group:
+                seq.node = node
 
     def youngest(self, busy: Set[Sequence]) -> Iterator[Sequence]:
         """The holders that are not ``busy``, youngest program first. The caller may drop each as it comes."""

@@ -68,6 +68,8 @@ class StepBuilder:
         self.num_query_rows = 0
         """Rows that compute no token, only the logits at one that is resident."""
         self._tip_logits = tips
+        self._joint: dict[tuple[Node, int], list[Sequence]] = {}
+        self._claimed: set[int] = set()
         self._residency = residency
         self._pool = residency.pool
         self._token_ids: list[int] = []
@@ -127,6 +129,15 @@ class StepBuilder:
         self._logits.update(placed)
         return rows
 
+    def expect(self, sequences: SequenceOf[Sequence], tokens: SequenceOf[int]) -> None:
+        """Announce sequences that will each be placed with one next token. Those at one tip with the same token go on
+        in the block that they have in common, as if they were one."""
+        groups: dict[tuple[Node, int], list[Sequence]] = {}
+        for seq, token in zip(sequences, tokens, strict=True):
+            if seq.node is not None:
+                groups.setdefault((seq.node, token), []).append(seq)
+        self._joint = {key: group for key, group in groups.items() if len(group) > 1}
+
     def shared(self, seq: Sequence, tokens: SequenceOf[int]) -> list[Flight]:
         """The rows of this step that already compute ``tokens[seq.resident:]``, as far as they go."""
         flight = self._flight_at(seq)
@@ -142,12 +153,12 @@ class StepBuilder:
         """Whether the logits at the sequence's resident tip are computed in this step already."""
         return seq.node is not None and (seq.node.tip is not None or seq.node in self._tips)
 
-    def fresh_blocks(self, seq: Sequence, shared_end: int, end: int) -> int:
+    def fresh_blocks(self, seq: Sequence, tokens: SequenceOf[int], shared_end: int, end: int) -> int:
         """Free blocks that ``place`` will allocate."""
         if end == shared_end:
             return 0
         first = shared_end // BLOCK_SIZE
-        return blocks_for(end) - first - (1 if self._in_place(seq, shared_end) else 0)
+        return blocks_for(end) - first - (1 if self._in_place(seq, tokens, shared_end) else 0)
 
     def place(
         self, seq: Sequence, tokens: SequenceOf[int], run: SequenceOf[Flight], end: int, wanted: SequenceOf[int]
@@ -206,6 +217,8 @@ class StepBuilder:
         for placed in self.placements:
             if placed.end == placed.shared_end > placed.start:
                 self._residency.advance(placed.sequence, placed.tokens)
+        for (node, _), group in self._joint.items():
+            self._residency.unite(node, group)
 
     def abort(self) -> None:
         """The step has failed: nothing of it is resident, and its sequences hold nothing (the tree still may)."""
@@ -228,10 +241,18 @@ class StepBuilder:
         flight.children[decoded.token] = Flight(decoded.row, decoded.sequence.table[-1], decoded.tag)
         return flight
 
-    def _in_place(self, seq: Sequence, shared_end: int) -> bool:
-        """Whether the first own row goes to the sequence's own partial block, with no block taken."""
+    def _in_place(self, seq: Sequence, tokens: SequenceOf[int], shared_end: int) -> bool:
+        """Whether the first own row goes to the sequence's own partial block, with no block taken: nobody else has it,
+        or all who have it go on with the same token in this step."""
         offset = shared_end % BLOCK_SIZE
-        return offset > 0 and shared_end == seq.resident and self._pool.writable(seq.table[-1], offset)
+        if offset == 0 or shared_end != seq.resident or seq.node is None:
+            return False
+        block = seq.table[-1]
+        if self._pool.writable(block, offset):
+            return True
+        owners = len(self._joint.get((seq.node, tokens[shared_end]), ()))
+        unwritten = self._pool.num_written(block) == offset and block not in self._claimed
+        return unwritten and self._pool.num_tables(block) <= owners
 
     def _query_resident(self, placed: Placement, positions: SequenceOf[int], table_index: int) -> None:
         seq = placed.sequence
@@ -277,7 +298,10 @@ class StepBuilder:
             last = (logical + 1) * BLOCK_SIZE - 1
             if last >= start:
                 self._residency.name(seq, logical, run[last - start].block)
-        if shared_end % BLOCK_SIZE == 0 or self._in_place(seq, shared_end):
+        if shared_end % BLOCK_SIZE == 0:
+            return
+        if self._in_place(seq, placed.tokens, shared_end):
+            self._claimed.add(seq.table[-1])
             return
         logical = shared_end // BLOCK_SIZE
         base = logical * BLOCK_SIZE

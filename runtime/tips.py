@@ -15,8 +15,8 @@ MAX_BYTES = 16 << 20
 class TipLogits:
     """Rows by the tree node that ends at the tip, the least recently used dropped first.
 
-    Only the tip at which a call starts is worth a row: a branch can be forked or asked again there, whereas within a
-    call every tip is grown over by the next token. A node that grows, or loses its tail, loses its row with it.
+    Only the tip at which a call starts is worth a row: a branch can be forked or asked again there, and so can an equal
+    prompt. What is generated goes to a node below it. A node that loses its tail loses its row with it.
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:

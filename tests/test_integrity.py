@@ -66,7 +66,7 @@ def leave_a_gap(cache: KVCache) -> None:
 
 
 def change_a_token(cache: KVCache) -> None:
-    deepest(cache).tokens[-1] ^= 1
+    max((node for node in nodes(cache) if len(node.tokens) > 1), key=lambda node: node.end).tokens[-1] ^= 1
 
 
 def swap_two_blocks(cache: KVCache) -> None:
