@@ -44,6 +44,9 @@ def byte_level(**settings: Any) -> HFTokenizer:
     return HFTokenizer(rust.to_str(), size=310, eos_ids=[1], **settings)
 
 
+BYTE_LEVEL = byte_level()
+
+
 def sentencepiece(kind: str = "BPE") -> HFTokenizer:
     """A tokenizer in the style of Llama 2: U+2581 for spaces, bytes as a fallback, a dummy space before each text."""
     pieces = [
@@ -103,6 +106,13 @@ def test_a_special_spelling_is_split_like_any_other_text() -> None:
 def test_lone_surrogates_become_the_replacement_character() -> None:
     tokenizer = byte_level()
     assert tokenizer.vocabulary.text_of(tokenizer.encode("a\ud800b")) == "a\ufffdb".encode()
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_both_kinds_of_tokenizer_write_one_replacement_character_for_each_lone_surrogate(text: str) -> None:
+    want = "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text).encode()
+    assert bytes(ByteTokenizer().encode(text)) == want
+    assert BYTE_LEVEL.vocabulary.text_of(BYTE_LEVEL.encode(text)) == want
 
 
 def test_special_and_unused_ids_have_no_bytes() -> None:
