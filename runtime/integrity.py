@@ -175,6 +175,10 @@ class _Walk:
         _require(
             tree.num_tokens == self.num_tokens, "G7", f"{tree.num_tokens} tokens, the walk found {self.num_tokens}"
         )
+        standing = tree.num_inserted - tree.num_forgotten
+        _require(
+            standing == self.num_tokens, "G7", f"{standing} tokens inserted and not forgotten, {self.num_tokens} found"
+        )
         missing = self.idle_leaves - self.cache.evictor.candidates()
         _require(not missing, "G7", f"{len(missing)} unpinned leaves could never be evicted")
 

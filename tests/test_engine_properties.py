@@ -38,6 +38,8 @@ class EngineMachine(RuleBasedStateMachine):
     def start(self, num_blocks: int, step_tokens: int, plan: bool) -> None:
         self.kit = Kit(num_blocks, max_step_tokens=step_tokens, plan=plan)
         self.known: list[Known] = []
+        self.accounted = 0
+        """Tokens computed, by the usage of the calls that have ended well."""
 
     def idle(self) -> list[Known]:
         return [known for known in self.known if known.ticket is None]
@@ -132,6 +134,16 @@ class EngineMachine(RuleBasedStateMachine):
         self.kit.engine.scheduler.preempt(running[pick % len(running)])
         self.kit.engine.check_integrity()
 
+    @rule(n=st.integers(1, 14))
+    def evict(self, n: int) -> None:
+        self.kit.engine.cache.make_room(n, self.kit.engine.scheduler._growing)
+        self.kit.engine.check_integrity()
+
+    @rule(namespace=st.sampled_from(["", "other"]))
+    def flush(self, namespace: str) -> None:
+        self.kit.engine.flush(namespace)
+        self.kit.engine.check_integrity()
+
     @rule(n=st.integers(1, 4))
     def step(self, n: int) -> None:
         for _ in range(n):
@@ -170,6 +182,8 @@ class EngineMachine(RuleBasedStateMachine):
     def check_usage(self, usage: Any, known: Known) -> None:
         assert usage.prompt == known.prompt == usage.cached + usage.shared + usage.prefilled
         assert sum(usage.missed_because.values()) == usage.prefilled
+        assert usage.repeated <= usage.recomputed
+        self.accounted += usage.computed
 
     def expect_cancelled(self, ticket: Ticket[Any]) -> None:
         try:
@@ -186,6 +200,7 @@ class EngineMachine(RuleBasedStateMachine):
         for known in self.known:
             known.branch.release()
         stats = self.kit.engine.stats()
+        assert self.accounted + stats["tokens_abandoned"] == stats["tokens_computed"]
         assert stats["blocks_referenced"] == 0
         assert stats["blocks_free"] + stats["blocks_cached"] == stats["blocks_total"]
         self.kit.engine.check_integrity()
