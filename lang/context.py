@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from typing_extensions import TypeForm, Unpack
@@ -14,9 +14,10 @@ from . import forking, generation, selection, tools
 from .chat import spell
 from .choice import Choice, How
 from .errors import BranchError, ContextBusy, ContextClosed, FurcateError, InvalidMark
-from .interpreter import Task, interpreter, require_task
+from .interpreter import interpreter
 from .operation import GenOptions, Mark, OpRecord
 from .run import Event
+from .task import Task, require_task
 from .turns import Message, Role, Turns
 from .until import Until
 
@@ -43,6 +44,7 @@ class Context:
         "_busy",
         "_closed",
         "_execution",
+        "_holder",
         "_last",
         "_marks",
         "_node",
@@ -70,15 +72,12 @@ class Context:
         self._last: OpRecord | None = None
         self._marks: list[Mark] = []
         self._busy = ""
+        self._holder: Task | None = None  # of a branch body: no other task may use its context
         self._closed = ""
         execution.contexts.add(self)
 
     def __repr__(self) -> str:
-        return (
-            f"<Context {self.path}: {self._branch.length} tokens>"
-            if not self._closed
-            else f"<Context {self.path}: closed>"
-        )
+        return f"<Context {self.path}: {'closed' if self._closed else f'{self._branch.length} tokens'}>"
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", "never built"):
@@ -109,7 +108,7 @@ class Context:
     def assistant(self, text: str | None = None) -> AbstractContextManager[None] | None:
         """An assistant turn that the program writes itself; without text, ``with c.assistant():`` for one in pieces."""
         self._role("assistant", text if text is not None else "")
-        return None if text is not None else _nothing()
+        return None if text is not None else nullcontext()
 
     # ---- generation
     @overload
@@ -236,7 +235,7 @@ class Context:
     def mark(self) -> Mark:
         """A mark at the present end of the context."""
         self._enter("mark")
-        mark = Mark(self, self._branch.length, self._turns.copy(), self._open_text)
+        mark = self._take_mark()
         self._marks.append(mark)
         return mark
 
@@ -250,9 +249,7 @@ class Context:
             reason = "belongs to another context" if mark.owner is not self else "was dropped by an earlier rewind"
             raise InvalidMark(f"the mark {reason}; take a new one with {self.path.rsplit('/', 1)[-1]}.mark()")
         del self._marks[self._marks.index(mark) + 1 :]
-        self._branch.truncate(mark.length)
-        self._turns = mark.turns.copy()
-        self._open_text = mark.open_text
+        self._return_to(mark)
 
     # ---- host code
     @overload
@@ -316,14 +313,32 @@ class Context:
         """The running task, if the context may be used now."""
         self._require_open()
         task = require_task(f"c.{operation}")
-        if task.cancel_error is not None:
-            raise task.cancel_error
+        task.check()
+        if self._holder is not None and self._holder is not task:
+            raise ContextBusy(f"{self.path} cannot be used for {operation} while another branch's body runs on it")
         if self._busy:
             raise ContextBusy(
                 f"{self.path} cannot be used for {operation} while {self._busy}. In a branch use the branch's own "
                 "context (the function's first argument)."
             )
         return task
+
+    def _take_mark(self) -> Mark:
+        """A mark that is on no list of marks."""
+        begin = max(self._open_text, self._branch.length - selection.RESPLIT_TOKENS)
+        tail = tuple(self._branch.tokens()[begin:])
+        return Mark(self, self._branch.length, self._turns.copy(), self._open_text, tail)
+
+    def _return_to(self, mark: Mark) -> None:
+        """Make tokens and turns what they were at ``mark``."""
+        begin = mark.length - len(mark.tail)
+        if tuple(self._branch.tokens()[begin : mark.length]) == mark.tail:
+            self._branch.truncate(mark.length)
+        else:  # a select has split the last word before the mark again
+            self._branch.truncate(begin)
+            self._branch.append(mark.tail)
+        self._turns = mark.turns.copy()
+        self._open_text = mark.open_text
 
     def _next_ordinal(self) -> int:
         self._ordinal += 1
@@ -377,11 +392,6 @@ class Context:
     def _charge(self, usage: Usage) -> None:
         self._usage += usage
         self._execution.charge(usage)
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def _short(text: str, limit: int = 40) -> str:

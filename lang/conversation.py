@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -14,14 +13,16 @@ from ..runtime.metrics import Usage
 from ..runtime.requests import Ticket
 from .backends.base import Model
 from .context import Context
-from .errors import Cancelled, FurcateError
+from .errors import Cancelled, ContextClosed, FurcateError
 from .execution import Body, Execution, Settings
-from .interpreter import current_task, interpreter
+from .interpreter import interpreter
 from .load import load, require_model
-from .operation import GenOptions
+from .operation import GenOptions, Mark
+from .outcome import refuse_on_loop, wait, wait_async
 from .program import default_seed
 from .run import Event, Run
 from .stream import Stream
+from .task import current_task
 from .turns import Message, Turns
 
 T = TypeVar("T")
@@ -39,7 +40,8 @@ class Chat:
         self._execution = Execution("chat", self._model, Settings(), default_seed())
         self._context: Context | None = None
         self._usage = Usage()
-        self._busy = False
+        self._turn_running: Execution | None = None
+        self._closed = False
 
     @overload
     def say(self, text: str, /, **options: Unpack[GenOptions]) -> str: ...
@@ -49,16 +51,14 @@ class Chat:
         """Say ``text`` as the user and return the model's reply, a ``type``. Options as in ``Context.gen``."""
         if current_task() is not None:
             raise FurcateError("chat.say was called inside a program: use the program's own context there")
-        return self._start(text, type, options, None)[1].result().value
+        refuse_on_loop("chat.say", "await chat.asay(...)")
+        turn, future = self._start(text, type, options, None)
+        return wait(future, turn.cancel).value
 
     async def asay(self, text: str, type: Any = str, /, **options: Unpack[GenOptions]) -> Any:
         """``say`` from asyncio."""
-        execution, future = self._start(text, type, options, None)
-        try:
-            return (await asyncio.wrap_future(future)).value
-        except asyncio.CancelledError:
-            interpreter().call(lambda: execution.cancel(Cancelled("the awaiting task was cancelled")))
-            raise
+        turn, future = self._start(text, type, options, None)
+        return (await wait_async(future, turn.cancel)).value
 
     def stream(self, text: str, /, **options: Unpack[GenOptions]) -> Stream[str]:
         """``say``, iterating over the reply's ``text`` events while it is written."""
@@ -86,10 +86,16 @@ class Chat:
         return self._context.messages if self._context is not None else []
 
     def close(self) -> None:
-        """Give the conversation's KV back. Idempotent."""
-        context = self._context
-        if context is not None:
-            interpreter().call(context.close)
+        """Give the conversation's KV back; a turn that is running is cancelled. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            interpreter().call(self._close)
+
+    def _close(self) -> None:
+        if self._turn_running is not None:  # its end gives the KV back
+            self._turn_running.cancel(Cancelled("the chat was closed"))
+        elif self._context is not None:
+            self._context.end("its chat was closed")
 
     def _start(
         self, text: str, type: Any, options: Any, sink: Callable[[Event], None] | None
@@ -99,11 +105,14 @@ class Chat:
         turn = Execution("chat", self._model, Settings(), self._execution.seed, sink=sink)
 
         def begin() -> Ticket[Run[Any]]:
-            if self._busy:
+            if self._closed:
+                raise ContextClosed("the chat was closed: open another Chat")
+            if self._turn_running is not None:
                 raise FurcateError("the chat is still answering: wait for the reply, or use another Chat")
-            self._busy = True
+            self._turn_running = turn
             task = interpreter().spawn(lambda: self._turn(turn, text, type, options), surroundings)
             task.local = [Body(None, None, None, None, "", turn)]
+            task.on_end = lambda error: self._turn_ended(turn, error)
             turn.tasks.add(task)
             return task.outcome
 
@@ -111,24 +120,35 @@ class Chat:
 
     def _turn(self, turn: Execution, text: str, type: Any, options: Any) -> Run[Any]:
         """One turn; a turn that fails is taken back, so that the conversation can go on."""
-        context = self._context
-        if context is None:
-            context = self._context = Context(
+        context, start = self._begin()
+        context._execution = turn
+        try:
+            context.user(text)
+            return turn.snapshot(context.gen(type, **options))
+        except BaseException:
+            context._return_to(start)
+            raise
+
+    def _begin(self) -> tuple[Context, Mark]:
+        """The context, made at the first turn, and where it stands."""
+        if self._context is None:
+            context = Context(
                 self._execution, self._model.root(), Turns(self._execution.format), path="chat", seed_path=""
             )
             if self._system is not None:
                 context.system(self._system)
-        context._execution = turn
-        mark = context.mark()
-        try:
-            context.user(text)
-            value = context.gen(type, **options)
-        except BaseException:
-            if turn.cancel_error is None:
-                context.rewind(mark)
-            raise
-        finally:
-            self._usage = turn.usage
-            self._busy = False
-            context._execution = self._execution
-        return turn.snapshot(value)
+            self._context = context
+        return self._context, self._context._take_mark()
+
+    def _turn_ended(self, turn: Execution, error: BaseException | None) -> BaseException | None:
+        error = turn.verdict(error)
+        self._usage = turn.usage
+        self._turn_running = None
+        turn.finish()
+        if error is not None:
+            turn.attach(error)
+        if self._context is not None:
+            self._context._execution = self._execution
+            if self._closed:
+                self._close()
+        return error

@@ -9,7 +9,7 @@ from ..runtime.errors import EngineFailed
 from ..runtime.requests import RequestCancelled, Ticket
 from .chat import spell
 from .errors import BackendError, Cancelled, ContextOverflow, FurcateError
-from .interpreter import Task
+from .task import Task
 
 if TYPE_CHECKING:
     from .context import Context
@@ -27,7 +27,7 @@ def dispatch(context: Context, task: Task, send: Callable[[], Ticket[R]], place:
     context._execution.check_budget()
     context._busy = f"{path} is running on it"
     try:
-        return task.wait(send())
+        return task.wait(send(), until_ended=True)
     except RequestCancelled as error:
         raise (task.cancel_error or Cancelled(f"{path} was cancelled")) from error
     except ContextOverflow as error:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
 import hashlib
 import itertools
 import logging
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +21,12 @@ from ..runtime.requests import SampleKey
 from .backends.base import Model
 from .budget import Budget, Ledger
 from .chat import ChatFormat
+from .errors import Cancelled, ProgramTimeout
 from .graph import Graph, Node, NodeKind, Site
-from .interpreter import Task
 from .recorder import Recorder
 from .run import Event, Run
 from .sites import call_sites
+from .task import Task, current_task
 
 if TYPE_CHECKING:
     from .context import Context
@@ -61,8 +65,38 @@ class Body:
     """Recorded node whose region the body's operations belong to."""
     seed_path: str
     execution: Execution
-    calls: int = 0
-    """Nested programs called so far: part of their seed path."""
+    calls: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    """Numbers of the nested programs that it calls: part of their seed paths."""
+
+
+_calling: contextvars.ContextVar[Body | None] = contextvars.ContextVar("furcate_body", default=None)
+
+
+def calling_body() -> Body | None:
+    """The body that a program is being called from: of the running task, or the one that started this tool or
+    asyncio task. None outside of programs, or where that program has ended."""
+    task = current_task()
+    if task is not None:
+        return task.local[-1] if task.local else None
+    body = _calling.get()
+    return None if body is None or body.execution.finished else body
+
+
+def enter_body(body: Body) -> contextvars.Token[Body | None]:
+    """Let the tools and asyncio tasks that are started from here know the body that they belong to."""
+    return _calling.set(body)
+
+
+@contextmanager
+def nested_body(task: Task, body: Body) -> Iterator[None]:
+    """Make ``body`` the task's current one while a nested program runs on its greenlet."""
+    task.local.append(body)
+    token = _calling.set(body)
+    try:
+        yield
+    finally:
+        _calling.reset(token)
+        task.local.pop()
 
 
 @dataclass(slots=True)
@@ -122,8 +156,12 @@ class Execution:
         self.usage = Usage()
         self.tasks: set[Task] = set()
         self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self.children: set[Execution] = set()
         self.finished = False
-        self.cancel_error: BaseException | None = None
+        self.cancel_error: Cancelled | None = None
+        self.timed_out: ProgramTimeout | None = None
+        if parent is not None:
+            parent.children.add(self)
 
     # ---- what ran
     def place(
@@ -139,7 +177,20 @@ class Execution:
     ) -> Place:
         """Record an operation; ``depth`` is the number of frames between the caller and the user's frame."""
         body: Body = task.local[-1]
-        sites = call_sites(depth + 1, body.code)
+        return self.place_at(kind, label, context, call_sites(depth + 1, body.code), body, attrs=attrs, chain=chain)
+
+    def place_at(
+        self,
+        kind: NodeKind,
+        label: str,
+        context: Context | None,
+        sites: tuple[Site, ...],
+        body: Body,
+        *,
+        attrs: dict[str, Any] | None = None,
+        chain: bool = True,
+    ) -> Place:
+        """``place`` for an operation of ``body`` whose call sites are known."""
         site = sites[-1] if sites else None
         planned: Node | None = None
         if body.plan is not None:
@@ -183,17 +234,45 @@ class Execution:
         return SampleKey((self.seed if seed is None else seed) & (2**64 - 1), int.from_bytes(digest, "little"))
 
     # ---- its end
-    def cancel(self, error: BaseException) -> None:
-        """Stop every task of the run at its next, or current, operation."""
+    def cancel(self, error: Cancelled) -> None:
+        """Stop every task of the run, and of the programs it has called, at its next, or current, operation."""
         if self.finished or self.cancel_error is not None:
             return
         self.cancel_error = error
         for task in list(self.tasks):
             task.cancel(error)
+        for child in list(self.children):
+            child.cancel(error)
+
+    def stop_with_parent(self) -> None:
+        """A run that starts when its caller is already being stopped, or has ended, is stopped too."""
+        if self.parent is not None and (self.parent.cancel_error is not None or self.parent.finished):
+            self.cancel(self.parent.cancel_error or Cancelled(f"{self.parent.name}, which had called it, has ended"))
+
+    def time_out(self) -> None:
+        """Stop the run because its time is over: inside it is cancelled, its caller gets ProgramTimeout."""
+        if self.cancel_error is None:
+            message = f"{self.name} ran longer than its timeout of {self.settings.timeout} s"
+            self.timed_out = ProgramTimeout(message)
+            self.cancel(Cancelled(message))
+
+    def verdict(self, error: BaseException | None) -> BaseException | None:
+        """What leaves the program when its body has ended with ``error``: ProgramTimeout where its time was over,
+        also if the body has swallowed that."""
+        if error is None:
+            return self.timed_out or self.cancel_error
+        if self.timed_out is not None and isinstance(error, Cancelled | asyncio.CancelledError):
+            self.timed_out.__cause__ = error
+            return self.timed_out
+        return error
 
     def finish(self) -> None:
-        """Close every context of the run and give their KV back."""
+        """Close every context of the run, give their KV back, and stop what it has called and not waited for."""
         self.finished = True
+        for child in list(self.children):
+            child.cancel(Cancelled(f"{self.name}, which had called it, has ended"))
+        if self.parent is not None:
+            self.parent.children.discard(self)
         for context in list(self.contexts):
             context.end("its program has ended")
 
@@ -202,10 +281,9 @@ class Execution:
         return Run(value, self.usage, self.recorder.graph(), tuple(self.events), self.seed)
 
     def attach(self, error: BaseException) -> None:
-        """Hang the partial run on an error on its way to the user."""
-        if getattr(error, "run", None) is None:
-            with contextlib.suppress(AttributeError, TypeError):  # exceptions with slots
-                error.run = self.snapshot(None)  # type: ignore[attr-defined]  # set on foreign errors too
+        """Hang the partial run on an error on its way to the caller; the outermost run stays."""
+        with contextlib.suppress(AttributeError, TypeError):  # exceptions with slots
+            error.run = self.snapshot(None)  # type: ignore[attr-defined]  # set on foreign errors too
 
 
 def chat_format(model: Model) -> ChatFormat:

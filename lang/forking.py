@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -14,8 +13,8 @@ from typing_extensions import TypeVarTuple
 
 from ..runtime.requests import Ticket
 from .errors import BranchError, Cancelled
-from .execution import Body, Execution, Place
-from .interpreter import Task, require_task
+from .execution import Body, Execution, Place, enter_body
+from .task import Task, require_task
 from .until import Until
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ class Job:
     arguments: tuple[Any, ...]
     close: bool
     """Whether the context ends with the body (a fork's) or is the caller's (a handle)."""
+    seed_path: str
+    """Of the programs that the body calls."""
 
 
 def fork(
@@ -41,6 +42,7 @@ def fork(
 ) -> list[Any]:
     """Run one ``fork``; see ``Context.fork``."""
     task = parent._enter("fork")
+    _check(fn, errors, "c.fork")
     if isinstance(items, str | bytes):
         raise TypeError(
             "c.fork over a bare string would branch on its characters; give a list, or a number of branches"
@@ -61,7 +63,7 @@ def fork(
         for i, branch in enumerate(parent._branch.fork(len(arguments)))
     ]
     parent._busy = f"its fork over {name} is running"
-    jobs = [Job(fn, c, (item,), close=True) for c, item in zip(children, arguments, strict=True)]
+    jobs = [Job(fn, c, (item,), close=True, seed_path=c.seed_path) for c, item in zip(children, arguments, strict=True)]
     try:
         return _run(task, execution, jobs, place, until, errors, what=f"{parent.path}/fork", parent=parent)
     finally:
@@ -100,7 +102,11 @@ def parallel(  # type: ignore[misc]  # mypy does not match *Ts against *args: An
     ``Context.fork``.
     """
     task = require_task("parallel")
+    _check(fn, errors, "parallel")
     handles = list(contexts)
+    for handle in handles:
+        if not hasattr(handle, "_enter"):
+            raise TypeError(f"parallel takes contexts, such as those of c.split(n), not {type(handle).__name__}")
     if len({id(c) for c in handles}) < len(handles):
         raise ValueError("parallel: the same context is given twice; use c.split(n) for several branches of it")
     for context in handles:
@@ -120,13 +126,23 @@ def parallel(  # type: ignore[misc]  # mypy does not match *Ts against *args: An
     for context in handles:
         execution.recorder.connect(context._node, place.node, "context")
         context._node = place.node
-    jobs = [Job(fn, c, args, close=False) for c in handles]
+    # a second round on the same handles must not draw what the first one drew
+    jobs = [Job(fn, c, args, close=False, seed_path=f"{c.seed_path}/{c._next_ordinal()}.0") for c in handles]
     return _run(task, execution, jobs, place, until, errors, what="parallel", parent=None)
+
+
+def _check(fn: Any, errors: str, what: str) -> None:
+    if not callable(fn):
+        raise TypeError(f"{what} runs a function on each branch, not {type(fn).__name__}")
+    if errors not in ("raise", "return"):
+        raise ValueError(f"{what}: errors={errors!r} must be 'raise' or 'return'")
 
 
 def split(parent: Context, n: int) -> list[Context]:
     """Run one ``split``; see ``Context.split``."""
     task = parent._enter("split")
+    if isinstance(n, bool) or not isinstance(n, int):
+        raise TypeError(f"c.split takes a number of branches, not {type(n).__name__}")
     if n < 0:
         raise ValueError(f"c.split: {n} branches")
     place = parent._execution.place("Split", f"x {n}", parent, depth=2, task=task, attrs={"branches": n})
@@ -197,13 +213,14 @@ class _Group:
             self.decided.resolve()
             self.ended.resolve()
 
-    def finished(self, index: int, outcome: Ticket[Any]) -> None:
-        """A body has ended. What ends after the decision was cancelled, and is left out."""
+    def finished(self, index: int, task: Task) -> None:
+        """A body has ended. What was cancelled is left out; so is what ends after ``until`` was satisfied."""
         self.left -= 1
         try:
-            value = outcome.result()
+            value = task.outcome.result()
         except BaseException as error:
-            if not self.stopping:
+            also_failed = bool(self.errors) and not self.keep_errors and task.cancel_error is None
+            if not self.stopping or also_failed:
                 self.errors[index] = error
                 if not self.keep_errors or not isinstance(error, Exception):
                     self._decide()
@@ -241,14 +258,12 @@ def _run(
     what: str,
     parent: Context | None,
 ) -> list[Any]:
-    if errors not in ("raise", "return"):
-        raise ValueError(f"errors={errors!r} must be 'raise' or 'return'")
     group = _Group(len(jobs), until, errors == "return")
     outer: Body = task.local[-1]
     tasks: list[Task] = []
     for i, job in enumerate(jobs):
         tasks.append(_spawn(task, execution, job, place, outer))
-        tasks[-1].outcome.add_done_callback(lambda i=i, t=tasks[-1]: group.finished(i, t.outcome))  # type: ignore[misc]
+        tasks[-1].outcome.add_done_callback(lambda i=i, t=tasks[-1]: group.finished(i, t))  # type: ignore[misc]
     try:
         task.wait(group.decided)
     finally:
@@ -269,23 +284,30 @@ def _spawn(task: Task, execution: Execution, job: Job, place: Place, outer: Body
         plan=outer.plan if scope is not None else None,
         scope=scope,
         node=place.node,
-        seed_path=job.context.seed_path,
+        seed_path=job.seed_path,
         execution=execution,
     )
+    surroundings = contextvars.copy_context()
+    surroundings.run(enter_body, body)
 
     def run() -> Any:
-        current = require_task("a branch")
-        try:
-            return current.settle(job.fn(job.context, *job.arguments))
-        finally:
-            execution.root.tasks.discard(current)
-            if job.close:
-                job.context.end("its branch has ended")
+        spawned.check()  # cancelled before it began
+        return job.fn(job.context, *job.arguments)
 
-    spawned = task.interpreter.spawn(run, contextvars.copy_context())
+    spawned = task.interpreter.spawn(run, surroundings)
     spawned.local = [body]
     spawned.on_slow = task.on_slow
-    execution.root.tasks.add(spawned)
+    execution.tasks.add(spawned)
+    holder, job.context._holder = job.context._holder, spawned
+
+    def end(error: BaseException | None) -> BaseException | None:
+        execution.tasks.discard(spawned)
+        job.context._holder = holder
+        if job.close:
+            job.context.end("its branch has ended")
+        return error
+
+    spawned.on_end = end
     return spawned
 
 
@@ -332,13 +354,3 @@ def _branch_error(index: int, job: Job, cause: Exception, place: Place, what: st
     )
     error.__cause__ = cause
     return error
-
-
-@contextmanager
-def nested_body(task: Task, body: Body) -> Iterator[None]:
-    """Make ``body`` the task's current one while a nested program runs on its greenlet."""
-    task.local.append(body)
-    try:
-        yield
-    finally:
-        task.local.pop()

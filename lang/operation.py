@@ -55,3 +55,5 @@ class Mark:
     length: int
     turns: Turns
     open_text: int
+    tail: tuple[int, ...]
+    """Last tokens before the mark that a later ``select`` may split again."""

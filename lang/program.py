@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import functools
 import inspect
+import logging
 import os
 import random
+from asyncio import TimerHandle
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from os import PathLike
@@ -20,15 +21,20 @@ from .checking import check_program
 from .checks import Finding
 from .compiler import compile_program
 from .context import Context
-from .errors import Cancelled, FurcateError, NoSource, ProgramTimeout
-from .execution import Body, Execution, Settings
-from .forking import body_code, nested_body
+from .errors import NoSource
+from .execution import Body, Execution, Settings, enter_body, nested_body
+from .forking import body_code
 from .graph import Graph
-from .interpreter import Task, current_task, interpreter
+from .interpreter import interpreter
 from .load import load, require_model
+from .nesting import Caller, calling
+from .outcome import refuse_on_loop, wait, wait_async
 from .run import Event, Results, Run
 from .stream import Stream
+from .task import Task, current_task
 from .turns import Turns
+
+logger = logging.getLogger("furcate")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,8 +60,7 @@ class Program(Generic[P, R_co]):
     def __init__(self, fn: Callable[..., Any], settings: Settings | None = None) -> None:
         self._fn = fn
         self._settings = settings if settings is not None else Settings()
-        self._plan: Graph | None = None
-        self._plan_error: FurcateError | None = None
+        self._plan = _Plan()
         self.__wrapped__ = fn
         functools.update_wrapper(self, fn)
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
@@ -72,27 +77,34 @@ class Program(Generic[P, R_co]):
         """
         task = current_task()
         if task is not None and task.local:
-            return cast("R_co", self._nested(task, args, kwargs))
-        return self.run(*args, **kwargs).value
+            return cast("R_co", self._nested(task, args, kwargs)[1])
+        return self._run(args, kwargs).value
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Run[R_co]:
         """Run the program; returns value, usage, recorded graph, events and seed."""
-        _refuse_on_interpreter_loop(self.name, "run")
         task = current_task()
         if task is not None and task.local:
-            return self._nested_run(task, args, kwargs)
-        execution, future = self.start(args, kwargs)
-        return _wait(execution, future)
+            execution, value = self._nested(task, args, kwargs)
+            return execution.snapshot(value)
+        return self._run(args, kwargs)
 
-    async def aio(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+    def aio(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
         """Run the program from asyncio; other tasks of the loop go on. Cancelling the await cancels the run."""
-        execution, future = self.start(args, kwargs)
-        return cast("R_co", (await _wait_async(execution, future)).value)
+        return self._aio(calling(), args, kwargs)
+
+    async def _aio(self, caller: Caller | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R_co:
+        execution, future = self.start(args, kwargs, caller=caller)
+        return cast("R_co", (await wait_async(future, execution.cancel)).value)
+
+    def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run[R_co]:
+        refuse_on_loop(self.name, f"await {self.name}.aio(...)")
+        execution, future = self.start(args, kwargs, caller=calling())
+        return wait(future, execution.cancel)
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R_co]:
         """Run the program and iterate over its events while it runs; ``.run`` holds the Run afterwards."""
         stream: Stream[R_co] = Stream()
-        stream.begin(*self.start(args, kwargs, sink=stream.put))
+        stream.begin(*self.start(args, kwargs, sink=stream.put, caller=calling()))
         return stream
 
     def astream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R_co]:
@@ -117,7 +129,7 @@ class Program(Generic[P, R_co]):
         ``.failed``. out: a JSONL file that each finished row is written to at once; resume: skip what it already
         holds. budget: for all rows together. Row i runs with seed + i.
         """
-        return mapping.run(self, rows, **options)
+        return mapping.run(self, rows, calling(), **options)
 
     @overload
     async def amap(
@@ -129,9 +141,9 @@ class Program(Generic[P, R_co]):
         self, rows: Rows, *, progress: bool = ..., on_error: Literal["keep", "raise"] = ...,
         out: str | PathLike[str] | None = ..., resume: bool = ..., budget: Budget | None = ...,
     ) -> Results[R_co]: ...  # fmt: skip
-    async def amap(self: Any, rows: Iterable[Any], **options: Any) -> Results[Any]:
+    def amap(self: Any, rows: Iterable[Any], **options: Any) -> Coroutine[Any, Any, Results[Any]]:
         """``map`` from asyncio."""
-        return await mapping.run_async(self, rows, **options)
+        return mapping.run_async(self, rows, calling(), **options)
 
     def using(
         self,
@@ -156,9 +168,9 @@ class Program(Generic[P, R_co]):
 
         Raises NoSource where there is no source (a REPL, ``exec``, a lambda); such a program still runs.
         """
-        if self._plan is None:
-            self._plan = compile_program(self._fn, self.name)
-        return self._plan
+        if self._plan.graph is None:
+            self._plan.graph = compile_program(self._fn, self.name)
+        return self._plan.graph
 
     def check(self, model: Model | str | None = None) -> list[Finding]:
         """What is wrong, or likely to be, found on the graph; with a model also what that model cannot do."""
@@ -167,13 +179,16 @@ class Program(Generic[P, R_co]):
 
     # ---- inside
     def plan(self) -> Graph | None:
-        """The compiled graph for a run, or None where there is no source."""
-        if self._plan is None and self._plan_error is None:
+        """The compiled graph for a run, or None where there is no source: the run is right without one."""
+        if self._plan.graph is None and self._plan.error is None:
             try:
                 self.compile()
             except NoSource as error:
-                self._plan_error = error
-        return self._plan
+                self._plan.error = error
+            except Exception as error:
+                self._plan.error = error
+                logger.warning("%s runs without a plan: compiling it failed", self.name, exc_info=error)
+        return self._plan.graph
 
     def start(
         self,
@@ -181,12 +196,17 @@ class Program(Generic[P, R_co]):
         kwargs: Mapping[str, Any],
         *,
         sink: Callable[[Event], None] | None = None,
+        caller: Caller | None = None,
     ) -> tuple[Execution, Future[Run[Any]]]:
         """Begin a run from any thread: the execution, and a future of its Run. Bad arguments raise TypeError here."""
-        execution = self.prepare(args, kwargs, sink=sink)
+        execution = self.prepare(args, kwargs, sink=sink, caller=caller)
         context = contextvars.copy_context()
-        host = interpreter()
-        return execution, host.submit(lambda: self.spawn(execution, args, kwargs, context).outcome)
+
+        def begin() -> Any:
+            node = caller.place(self.name) if caller is not None else None
+            return self.spawn(execution, args, kwargs, context, caller, node).outcome
+
+        return execution, interpreter().submit(begin)
 
     def prepare(
         self,
@@ -196,49 +216,79 @@ class Program(Generic[P, R_co]):
         sink: Callable[[Event], None] | None = None,
         ledger: Ledger | None = None,
         seed: int | None = None,
+        caller: Caller | None = None,
     ) -> Execution:
-        """An execution for a run with these arguments."""
+        """An execution for a run with these arguments; under a caller, with what it passes on."""
         self.__signature__.bind(*args, **kwargs)  # a wrong argument is the caller's error, raised at the caller's line
-        model = self._settings.model if isinstance(self._settings.model, Model) else require_model()
-        chosen = seed if seed is not None else self.fix_seed()
-        return Execution(self.name, model, self._settings, chosen, sink=sink, ledger=ledger)
+        outer = caller.body.execution if caller is not None else None
+        settings, model = self._settings, self._settings.model
+        if outer is not None:
+            settings = settings.over(Settings(temperature=outer.settings.temperature))
+            model = model if isinstance(model, Model) else outer.model
+        return Execution(
+            self.name,
+            model if isinstance(model, Model) else require_model(),
+            settings,
+            seed if seed is not None else self.fix_seed(caller),
+            parent=outer,
+            sink=sink,
+            ledger=ledger,
+        )
 
-    def fix_seed(self) -> int:
-        """The seed of the next run: the one that was set, or a fresh one."""
-        return self._settings.seed if self._settings.seed is not None else default_seed()
+    def fix_seed(self, caller: Caller | None = None) -> int:
+        """The seed of the next run: the one that was set, or the caller's, or a fresh one."""
+        if self._settings.seed is not None:
+            return self._settings.seed
+        return caller.body.execution.seed if caller is not None else default_seed()
 
     def spawn(
-        self, execution: Execution, args: tuple[Any, ...], kwargs: Mapping[str, Any], context: contextvars.Context
+        self,
+        execution: Execution,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        context: contextvars.Context,
+        caller: Caller | None = None,
+        node: int | None = None,
     ) -> Task:
-        """Start a prepared run. Interpreter's thread only."""
+        """Start a prepared run as a task of its own; node: the recorded Call. Interpreter's thread only."""
         host = interpreter()
-        timer = None
-        if execution.settings.timeout is not None:
-            timer = host.loop.call_later(
-                execution.settings.timeout, lambda: execution.cancel(_timeout_error(self.name, execution))
-            )
-        plan = self.plan() if getattr(execution.model, "plan", True) else None
+        outer = self._new_body(execution, caller, node)
+        context.run(enter_body, outer)
 
-        def body() -> Run[Any]:
-            try:
-                value = self._body(task, execution, args, kwargs)
-                return execution.snapshot(value)
-            except BaseException as error:
+        def run() -> Run[Any]:
+            task.check()  # cancelled before it began
+            return execution.snapshot(self._body(task, execution, args, kwargs))
+
+        def end(error: BaseException | None) -> BaseException | None:
+            error = execution.verdict(error)
+            execution.finish()
+            execution.tasks.discard(task)
+            if timer is not None:
+                timer.cancel()
+            if error is not None:
                 execution.attach(error)
-                raise
-            finally:
-                execution.finish()
-                execution.tasks.discard(task)
-                if timer is not None:
-                    timer.cancel()
+            return error
 
-        task = host.spawn(body, context)
-        task.local = [Body(body_code(self._fn), plan, None, None, "", execution)]
+        task = host.spawn(run, context)
+        task.local = [outer]
+        task.on_end = end
         task.on_slow = lambda held: execution.emit(
             Event("slow", self.name, "", f"a body held the interpreter for {held:.2f} s: use c.tool for host code")
         )
         execution.tasks.add(task)
+        timer = self._timer(execution)
+        execution.stop_with_parent()
         return task
+
+    def _new_body(self, execution: Execution, caller: Caller | None, node: int | None) -> Body:
+        plan = self.plan() if getattr(execution.model, "plan", True) else None
+        return Body(body_code(self._fn), plan, None, node, caller.seed_path if caller is not None else "", execution)
+
+    def _timer(self, execution: Execution) -> TimerHandle | None:
+        """Ends the run when its own time limit has passed."""
+        if self._settings.timeout is None:
+            return None
+        return interpreter().loop.call_later(self._settings.timeout, execution.time_out)
 
     def _body(self, task: Task, execution: Execution, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         context = Context(
@@ -257,39 +307,44 @@ class Program(Generic[P, R_co]):
         finally:
             context.end("its program has ended")
 
-    def _nested(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return self._nested_run(task, args, kwargs, depth=1).value
-
-    def _nested_run(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, depth: int = 0) -> Run[Any]:
-        self.__signature__.bind(*args, **kwargs)
-        outer: Body = task.local[-1]
-        caller: Execution = outer.execution
-        settings = self._settings.over(Settings(temperature=caller.settings.temperature))
-        model = settings.model if isinstance(settings.model, Model) else caller.model
-        place = caller.place("Call", self.name, None, depth=2 + depth, task=task)
-        outer.calls += 1
-        seed = settings.seed if settings.seed is not None else caller.seed
-        execution = Execution(self.name, model, settings, seed, parent=caller)
-        timer = None
-        if self._settings.timeout is not None:
-            timer = task.interpreter.loop.call_later(
-                self._settings.timeout, lambda: task.cancel(_timeout_error(self.name, execution))
-            )
-        plan = self.plan() if getattr(model, "plan", True) else None
-        body = Body(
-            body_code(self._fn), plan, None, place.node, f"{outer.seed_path}/call{outer.calls}", execution=execution
-        )
+    def _nested(self, task: Task, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Execution, Any]:
+        """Run on the caller's own greenlet: a plain call of a program in a program's body."""
+        caller = calling()
+        assert caller is not None, "a task with a body has a caller"
+        task.check()
+        execution = self.prepare(args, kwargs, caller=caller)
+        body = self._new_body(execution, caller, caller.place(self.name))
+        execution.tasks.add(task)
+        timer = self._timer(execution)
+        value, raised = None, None
         try:
             with nested_body(task, body):
-                return execution.snapshot(self._body(task, execution, args, kwargs))
-        except ProgramTimeout as error:
-            if task.cancel_error is error and caller.root.cancel_error is not error:
-                task.cancel_error = None  # the nested program's own time limit: the caller may go on
-            raise
-        finally:
-            execution.finish()
-            if timer is not None:
-                timer.cancel()
+                value = self._body(task, execution, args, kwargs)
+        except BaseException as error:
+            raised = error
+        execution.finish()
+        if timer is not None:
+            timer.cancel()
+        if execution.timed_out is not None:
+            # only the nested program's own time is over: the caller may go on, unless it was cancelled meanwhile
+            task.uncancel(execution.cancel_error)
+            task.check()
+        verdict = execution.verdict(raised)
+        if verdict is not None:
+            execution.attach(verdict)
+            try:
+                raise verdict
+            finally:
+                del raised, verdict  # an error that its own frame holds would keep the frame's contexts
+        return execution, value
+
+
+class _Plan:
+    """The compiled graph, made on first use; a program and its copies by ``using`` have one."""
+
+    def __init__(self) -> None:
+        self.graph: Graph | None = None
+        self.error: Exception | None = None
 
 
 @overload
@@ -318,42 +373,3 @@ def default_seed() -> int:
     """The seed of a run that was given none: FURCATE_SEED, or random."""
     given = os.environ.get("FURCATE_SEED")
     return int(given) if given else random.getrandbits(63)
-
-
-def _timeout_error(name: str, execution: Execution) -> ProgramTimeout:
-    return ProgramTimeout(f"{name} ran longer than its timeout of {execution.settings.timeout} s")
-
-
-def _refuse_on_interpreter_loop(name: str, verb: str) -> None:
-    """A blocking call on the interpreter's own thread, outside a body, would wait for itself."""
-    host = interpreter()
-    if current_task() is None and host.is_own_thread():
-        raise FurcateError(
-            f"{name}.{verb} was called from an async tool, which runs on the interpreter's loop and would wait for "
-            f"itself. Use `await {name}.aio(...)` there."
-        )
-
-
-def _wait(execution: Execution, future: Future[Run[Any]]) -> Run[Any]:
-    try:
-        return future.result()
-    except BaseException as error:
-        if not future.done():  # Ctrl-C in the waiting thread, not an outcome of the run
-            stop = Cancelled("interrupted")
-            interpreter().call(lambda: execution.cancel(stop))
-            _settled(future)
-            execution.attach(error)
-        raise
-
-
-def _settled(future: Future[Any]) -> None:
-    """Wait until the run has ended, whatever its outcome."""
-    future.exception()
-
-
-async def _wait_async(execution: Execution, future: Future[Run[Any]]) -> Run[Any]:
-    try:
-        return await asyncio.wrap_future(future)
-    except asyncio.CancelledError:
-        interpreter().call(lambda: execution.cancel(Cancelled("the awaiting task was cancelled")))
-        raise

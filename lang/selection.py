@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,9 @@ from .types import resolve
 if TYPE_CHECKING:
     from .context import Context
     from .execution import Place
-    from .interpreter import Task
+    from .task import Task
 
-_RESPLIT_TOKENS = 8
+RESPLIT_TOKENS = 8
 """At most this many tokens of the last appended text are looked at for the last word piece."""
 
 
@@ -41,8 +42,6 @@ def select(context: Context, choices: Any, how: How, name: str, end: str | None)
     last = _terminators(context, end)
     _require_room(context, max(map(len, sequences)) + len(last), place)
     path = f"{context.path}/{label}"
-    if cut < context._branch.length:
-        context._branch.truncate(cut)
     if context._branch.length == 0:
         raise FurcateError(
             f"{context.path}: select on an empty context, and the model has no beginning-of-sequence token to start "
@@ -50,15 +49,16 @@ def select(context: Context, choices: Any, how: How, name: str, end: str | None)
         )
     scored = tuple((*sequence, *last) for sequence in sequences)
     request = ScoreRequest(scored, hints=place.hints(), program=execution.number, label=path)
-    result: ScoreResult = dispatch(context, task, lambda: context._branch.score(request), place, path)
-    usage = result.usage
-    if how == "pmi":
-        bare, more = _unconditional(context, task, scored, place, path)
-        scores = [sum(given) - sum(alone) for given, alone in zip(result.logprobs, bare, strict=True)]
-        usage += more
-    else:
-        scores = _scores(how, scored, result)
-    choice = choose(values, scores)
+    with _cut_at(context, cut):
+        result: ScoreResult = dispatch(context, task, lambda: context._branch.score(request), place, path)
+        usage = result.usage
+        if how == "pmi":
+            bare, more = _unconditional(context, task, scored, place, path)
+            scores = [sum(given) - sum(alone) for given, alone in zip(result.logprobs, bare, strict=True)]
+            usage += more
+        else:
+            scores = _scores(how, scored, result)
+        choice = choose(values, scores)
     chosen = sequences[choice.index]
     context._append_ids(chosen)
     context._open_text = context._branch.length
@@ -67,6 +67,20 @@ def select(context: Context, choices: Any, how: How, name: str, end: str | None)
     context._last = OpRecord(texts[choice.index], chosen, result.logprobs[choice.index][: len(chosen)], "choice", usage)
     execution.emit(Event("select", label, context.path, texts[choice.index]))
     return choice
+
+
+@contextmanager
+def _cut_at(context: Context, length: int) -> Iterator[None]:
+    """Drop the tokens from ``length`` on; a failure puts them back."""
+    dropped = context._branch.tokens()[length:]
+    if dropped:
+        context._branch.truncate(length)
+    try:
+        yield
+    except BaseException:
+        if dropped and not context._closed:
+            context._branch.append(dropped)
+        raise
 
 
 def _choices(choices: Any) -> tuple[list[Any], list[str]]:
@@ -93,7 +107,25 @@ def _choices(choices: Any) -> tuple[list[Any], list[str]]:
         if text in seen:
             raise InvalidChoices(f"c.select: choices {seen[text]} and {i} have the same text {text!r}")
         seen[text] = i
+    _require_distinct(values)
     return values, texts
+
+
+def _require_distinct(values: Sequence[Any]) -> None:
+    """The distribution is a mapping from the values, so they must be hashable and different."""
+    places: dict[Any, int] = {}
+    for i, value in enumerate(values):
+        try:
+            other = places.setdefault(value, i)
+        except TypeError as error:
+            raise InvalidChoices(
+                f"c.select: choice {i} is of a type that cannot be hashed, {type(value).__name__}; give texts, and "
+                "look the chosen one up by choice.index"
+            ) from error
+        if other != i:
+            raise InvalidChoices(
+                f"c.select: choices {other} and {i} are equal, {values[other]!r} == {value!r}; give their texts instead"
+            )
 
 
 def choice_text(value: Any) -> str:
@@ -119,13 +151,15 @@ def _joint(context: Context, texts: Sequence[str]) -> tuple[int, list[tuple[int,
     before = tokenizer.vocabulary.text_of(held[len(held) - tail :]).decode("utf-8")
     joint = [tuple(tokenizer.encode(before + text)) for text in texts]
     kept = min(_common(held[len(held) - tail :], ids) for ids in joint)
+    if len(held) - tail + kept == 0:  # nothing would be left to predict the first token from
+        return len(held), [tuple(tokenizer.encode(text)) for text in texts]
     return len(held) - tail + kept, [ids[kept:] for ids in joint]
 
 
 def _last_word(context: Context, held: Sequence[int]) -> int:
     """Number of tokens at the end that may be re-split: back to the token that begins the last word."""
     token_bytes = context._execution.model.tokenizer.vocabulary.token_bytes
-    available = min(len(held) - context._open_text, _RESPLIT_TOKENS)
+    available = min(len(held) - context._open_text, RESPLIT_TOKENS)
     for n in range(1, available + 1):
         begin = token_bytes[held[len(held) - n]] or b""
         if begin[:1].isspace() or n == len(held) - context._open_text:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import queue
+import threading
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from ..runtime.requests import Ticket
 from .errors import Cancelled, FurcateError
 from .execution import Execution
 from .interpreter import interpreter
+from .outcome import refuse_on_loop
 from .run import Event, Run
+from .task import current_task
+from .tool_threads import tool_threads
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -20,29 +26,40 @@ class Stream(Generic[R_co]):
     """The events of one run. Its error, if it fails, is raised where the iteration ends; closing it cancels the run."""
 
     def __init__(self) -> None:
-        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._events: deque[Event | None] = deque()
+        self._arrivals: list[Ticket[None]] = []
+        self._lock = threading.Lock()
         self._execution: Execution | None = None
         self._future: Future[Run[Any]] | None = None
         self._ended = False
 
-    def put(self, event: Event) -> None:
-        """Add an event, from any thread."""
-        self._events.put(event)
+    def put(self, event: Event | None) -> None:
+        """Add an event, from any thread; None is the end."""
+        with self._lock:
+            self._events.append(event)
+            arrivals, self._arrivals = self._arrivals, []
+        for arrival in arrivals:
+            arrival.resolve()
 
     def begin(self, execution: Execution, future: Future[Run[Any]]) -> None:
         """Tie the stream to a started run."""
         self._execution, self._future = execution, future
-        future.add_done_callback(lambda _: self._events.put(None))
+        future.add_done_callback(lambda _: self.put(None))
 
     def __iter__(self) -> Iterator[Event]:
+        refuse_on_loop("a stream's iterator", "async for")
         try:
             while not self._ended:
-                event = self._events.get()
-                if event is None:
-                    self._ended = True
-                    self._raise()
+                if self._events:
+                    yield from self._next()
+                    continue
+                arrival = self._arrival()
+                task = current_task()
+                if task is not None:  # in a program's body: other programs go on, this stream's among them
+                    task.wait(arrival)
                 else:
-                    yield event
+                    with tool_threads().waiting():
+                        arrival.wait()
         finally:
             self.close()
 
@@ -50,12 +67,13 @@ class Stream(Generic[R_co]):
         loop = asyncio.get_running_loop()
         try:
             while not self._ended:
-                event = await loop.run_in_executor(None, self._events.get)
-                if event is None:
-                    self._ended = True
-                    self._raise()
-                else:
-                    yield event
+                if self._events:
+                    for event in self._next():
+                        yield event
+                    continue
+                waiter: asyncio.Future[None] = loop.create_future()
+                self._arrival().add_done_callback(lambda waiter=waiter: _release(loop, waiter))  # type: ignore[misc]
+                await waiter
         finally:
             self.close()
 
@@ -76,6 +94,31 @@ class Stream(Generic[R_co]):
         """``close``, for async code."""
         self.close()
 
-    def _raise(self) -> None:
+    def _next(self) -> Iterator[Event]:
+        """The event that is there, or the run's error at the end."""
+        event = self._events.popleft()
+        if event is not None:
+            yield event
+            return
+        self._ended = True
         if self._future is not None:
             self._future.result()
+
+    def _arrival(self) -> Ticket[None]:
+        """Resolved as soon as an event is there."""
+        arrival: Ticket[None] = Ticket()
+        with self._lock:
+            if not self._events:
+                self._arrivals.append(arrival)
+                return arrival
+        arrival.resolve()
+        return arrival
+
+
+def _release(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
+    def release() -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    with suppress(RuntimeError):  # the loop was closed meanwhile
+        loop.call_soon_threadsafe(release)

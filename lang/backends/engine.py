@@ -63,8 +63,8 @@ class EngineModel(Model):
         self._process = os.getpid()
         # 0.3 s for 49,000 tokens: done before the first constrained call asks, while the prompt is computed
         threading.Thread(target=trie_of, args=(loaded.tokenizer.vocabulary,), daemon=True).start()
-        self._finalizer = weakref.finalize(self, self._engine.close)
-        self._finalizer.atexit = False  # the engine's thread is a daemon: nothing to wait for at exit
+        # at exit as well: a thread that is stopped inside torch aborts the process
+        self._finalizer = weakref.finalize(self, _close, self._engine, self._process)
 
     @classmethod
     def load(cls, name: str, **options: Any) -> EngineModel:
@@ -102,6 +102,11 @@ class EngineModel(Model):
     def close(self) -> None:
         """Stop the engine's thread and drop the pool. Idempotent."""
         self._finalizer()
+
+
+def _close(engine: Engine, process: int) -> None:
+    if os.getpid() == process:  # in a forked child the engine's thread, and who held its lock, are missing
+        engine.close()
 
 
 def default_blocks(loaded: LoadedModel) -> int:
