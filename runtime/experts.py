@@ -9,7 +9,7 @@ weight of their own, without an ``nn.Linear``, are sent through the same product
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -31,18 +31,19 @@ def count_experts(config: Any) -> int:
 
 
 def replace_experts(module: nn.Module) -> int:
-    """Make every block of experts and every router of ``module`` row-independent; returns the number of blocks.
+    """Make every block of experts and every router of ``module`` row-independent; returns the widest activation
+    of an expert, 0 without experts.
 
     A block is known by what transformers' own interface for experts leaves on it. Call it after ``replace_linears``.
     """
-    blocks = 0
+    widest = 0
     for child in module.modules():
         if _is_experts(child):
             child.forward = _experts_forward(child)
-            blocks += 1
+            widest = max(widest, *(size for weight in child.parameters() for size in weight.shape[1:]))
         elif _is_router(child):
-            child.forward = _with_invariant_products(child.forward)
-    return blocks
+            child.forward = _with_invariant_products(child)
+    return widest
 
 
 def _is_experts(module: Any) -> bool:
@@ -98,9 +99,11 @@ def _products(block: Any, name: str) -> list[InvariantLinear]:
     return [kind(weight, None if biases is None else biases[i]) for i, weight in enumerate(weights)]
 
 
-def _with_invariant_products(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _with_invariant_products(router: nn.Module) -> Callable[..., Any]:
+    forward, kind = router.forward, invariant_linear(cast("torch.Tensor", router.weight).detach())
+
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with _InvariantProducts():
+        with _InvariantProducts(kind):
             return forward(*args, **kwargs)
 
     return wrapped
@@ -109,14 +112,17 @@ def _with_invariant_products(forward: Callable[..., Any]) -> Callable[..., Any]:
 class _InvariantProducts(TorchFunctionMode):
     """``functional.linear`` becomes the row-independent product; other products are not known to be and are refused."""
 
+    def __init__(self, kind: type[InvariantLinear]) -> None:
+        super().__init__()
+        self._kind = kind
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is functional.linear:
-            return _linear(*args, **(kwargs or {}))
+            return self._linear(*args, **(kwargs or {}))
         if func in _BATCHED_PRODUCTS:
             raise NotImplementedError(f"a router multiplies by {func.__name__}")
         return func(*args, **(kwargs or {}))
 
-
-def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    product: torch.Tensor = InvariantLinear(weight, bias)(x)
-    return product
+    def _linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        product: torch.Tensor = self._kind(weight, bias)(x)
+        return product

@@ -21,8 +21,11 @@ from transformers.pytorch_utils import Conv1D
 
 ROW_UNIT = 4
 """Rows of a step are padded to a multiple of this at least: 2 would do for the products, 4 for most vector loops."""
+_MIN_OUTPUTS = 32
 _VECTOR = 32
 """Floats that an elementwise loop takes at once: two registers of AVX-512. What is left over is done in scalar code."""
+MAX_ROW_UNIT = _VECTOR
+"""Rows to which the activations of an odd width are padded."""
 MAX_INNER = 640
 """Longest inner dimension of one product."""
 
@@ -111,8 +114,12 @@ def replace_linears(module: nn.Module, *, deterministic: bool) -> None:
 
 
 def invariant_linear(weight: torch.Tensor) -> type[InvariantLinear]:
-    """The cheapest kind of linear that keeps rows independent at the shape and strides of ``weight``."""
-    return InvariantLinear if is_row_invariant(weight) else TiledLinear
+    """The cheapest kind of linear that keeps rows independent at the shape and strides of ``weight``.
+
+    With a few outputs BLAS shares the rows out among the threads, in parts that depend on their number (seen from 90
+    rows on at 1, 4 and 8 outputs and 2 threads): such linears are tiled without a trial.
+    """
+    return InvariantLinear if len(weight) >= _MIN_OUTPUTS and is_row_invariant(weight) else TiledLinear
 
 
 @torch.inference_mode()

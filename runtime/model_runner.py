@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any, cast
 
@@ -13,9 +13,10 @@ from ..kernels.interface import AttentionBackend, KVShape
 from ..kernels.layout import BLOCK_SIZE, StepBatch
 from ..kernels.torch_backend import TorchBackend
 from .attention import StepContext
+from .elementwise import GRAIN, SerialElementwise
 from .errors import UnsupportedByBackend
 from .experts import count_experts, replace_experts
-from .linear import activation_widths, replace_linears, row_unit
+from .linear import MAX_ROW_UNIT, activation_widths, replace_linears, row_unit
 from .models.architectures import VERIFIED
 from .models.loaded import LoadedModel
 
@@ -56,17 +57,15 @@ class ModelRunner:
         )
         self.backend: AttentionBackend = TorchBackend(self.kv_shape)
         self._module: Any = loaded.module
-        self._row_unit = 1
-        with self._threads():
+        self._row_unit, self._widest, self._fewest_rows = 1, 0, 0
+        with self._even_threads():
             if fast_cpu:
                 replace_linears(loaded.module, deterministic=deterministic)
         if deterministic:
-            head = (
-                None
-                if getattr(loaded.config, "final_logit_softcapping", None)
-                else cast("Any", loaded.module).get_output_embeddings()
-            )
-            self._row_unit = row_unit(activation_widths(self._module, head))
+            capped = getattr(loaded.config, "final_logit_softcapping", None)
+            plain_head = None if capped else cast("Any", loaded.module).get_output_embeddings()
+            widths = list(activation_widths(loaded.module, plain_head))
+            self._row_unit, self._widest = row_unit(widths), max(widths)
             self._make_experts_independent()
             if loaded.config.model_type not in VERIFIED:
                 self._try_rows()
@@ -98,7 +97,7 @@ class ModelRunner:
             "use_cache": False,
             "furcate_step": StepContext(self.backend, self.backend.plan(batch), batch.num_rows),
         }
-        with self._threads():
+        with self._even_threads(), self._serial_elementwise(batch.num_rows + padding):
             num_logits = len(batch.logit_rows)
             if not num_logits:
                 self._module.base_model(**inputs)
@@ -111,12 +110,14 @@ class ModelRunner:
 
     def _make_experts_independent(self) -> None:
         """Raise UnsupportedByBackend where the model's experts are not built the way we know."""
-        blocks = replace_experts(self._module)
-        if count_experts(self.loaded.config) > 1 and not blocks:
+        widest = replace_experts(self._module)
+        if count_experts(self.loaded.config) > 1 and not widest:
             raise UnsupportedByBackend(
                 f"{self.loaded.name}: the experts of {type(self._module).__name__} are not built on transformers' "
                 f"interface for experts, and how many rows one sees depends on the batch. {_ADVICE}"
             )
+        self._widest = max(self._widest, widest)
+        self._fewest_rows = MAX_ROW_UNIT if widest else 0
 
     def _try_rows(self) -> None:
         """Raise UnsupportedByBackend where a few rows come out otherwise in pieces than at once."""
@@ -136,13 +137,16 @@ class ModelRunner:
                 f"so deterministic=True cannot be kept. {_ADVICE}"
             )
 
-    @contextmanager
-    def _threads(self) -> Iterator[None]:
-        """A power of two of threads in deterministic mode.
+    def _serial_elementwise(self, num_rows: int) -> AbstractContextManager[object]:
+        """Needed where torch would cut an activation of this many rows for its threads."""
+        num_elements = max(num_rows, self._fewest_rows) * self._widest
+        if not self.deterministic or torch.get_num_threads() == 1 or num_elements <= GRAIN:
+            return nullcontext()
+        return SerialElementwise()
 
-        Elementwise kernels cut a tensor evenly over the threads and handle the tail of each part in scalar code, whose
-        exp differs in the last bit from the vector code's; with a power of two the parts have no tails.
-        """
+    @contextmanager
+    def _even_threads(self) -> Iterator[None]:
+        """A power of two of threads in deterministic mode: what the products were tried with."""
         threads = torch.get_num_threads()
         even = 1 << (threads.bit_length() - 1)
         if not self.deterministic or even == threads:

@@ -87,6 +87,29 @@ def test_experts_of_a_real_width_keep_them_too(family: str) -> None:
     assert_pieces_equal_the_whole(runner, [1, 16, 255, 257])
 
 
+ODD = {
+    "Llama": {"hidden_size": 300, "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 100},
+    "Qwen2Moe": {
+        "hidden_size": 200,
+        "head_dim": 50,
+        "moe_intermediate_size": 99,
+        "shared_expert_intermediate_size": 77,
+    },
+    "GptOss": {"hidden_size": 720, "num_attention_heads": 8, "num_key_value_heads": 1, "head_dim": 64},
+    "Gemma2": {"hidden_size": 256, "num_key_value_heads": 1, "head_dim": 256},
+}
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+@pytest.mark.parametrize("family", ODD)
+def test_widths_that_leave_remainders_keep_them_on_several_threads(family: str, threads: int) -> None:
+    # Activations of odd width are cut for the threads amid a vector; few outputs make BLAS cut the rows.
+    torch.set_num_threads(threads)
+    runner = runner_of(family, **ODD[family], intermediate_size=1365, initializer_range=0.05)
+    assert_pieces_equal_the_whole(runner, [3, 64, 258, 299])
+    assert_company_changes_nothing(runner, 261)
+
+
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_rotary_embeddings_do_not_look_at_the_longest_row(kind: str) -> None:
     rope = {
