@@ -32,8 +32,8 @@ log = logging.getLogger("furcate.engine")
 class Engine:
     """Owns the model's KV pool. All state changes happen under one lock, between or within steps.
 
-    With ``threaded`` the engine steps in a daemon thread that sleeps while nothing is to be done; without, the caller
-    calls ``step``. ``encode`` tokenises forced text; ``plan=False`` ignores the hints on requests.
+    With ``threaded`` it steps in a daemon thread that sleeps while nothing is to be done; without, the caller calls
+    ``step``. ``encode`` tokenises forced text; ``plan=False`` ignores the hints on requests.
     """
 
     def __init__(
@@ -60,7 +60,8 @@ class Engine:
         self.num_blocks = num_blocks
         self._runner = runner
         self._sampler = sampler
-        self._encode = encode
+        self.encode = encode
+        """Tokenises forced text; None without a tokenizer."""
         self._use_hints = plan
         self._namespace = namespace
         self._max_step_tokens = max_step_tokens
@@ -177,11 +178,6 @@ class Engine:
     @property
     def closed(self) -> bool:
         return self._closed
-
-    @property
-    def encode(self) -> Callable[[str], list[int]] | None:
-        """Tokenises forced text."""
-        return self._encode
 
     # -- commands -------------------------------------------------------------------------------------------------
 
@@ -354,11 +350,11 @@ class Engine:
         self._outcomes += [partial(work.on_end, ()), partial(work.ticket.resolve, error=error)]
 
     def _poisoned(self, work: Work, error: InvalidLogits) -> None:
-        """End a call whose logits are not numbers. What its row was computed from may not be numbers either, so that
-        nothing of it is left for others to find."""
-        sequence, start = work.sequence, max(0, work.tally.first_computed)
+        """End a call whose logits are not numbers. What they were computed from may not be numbers either, so nothing
+        that the call has computed is left for others to find."""
+        self.scheduler.placer.drop_chains(work)
+        self.cache.forget(work.sequence, work.tokens, min(work.tally.first_computed, work.sequence.resident))
         self._fail(work, poisoned(work.request.label, error))
-        self.cache.forget(sequence, min(start, work.prompt))
 
     def _collapse(self, error: Exception) -> None:
         """A fault in the engine's own bookkeeping: fail every call and start over with an empty pool. Branches keep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 
 from .block_pool import BlockPool
 from .eviction import Evictor
@@ -49,17 +50,18 @@ class KVCache:
         self.tree.clear(namespace)
         return self.pool.num_free - before
 
-    def forget(self, seq: Sequence, length: int) -> None:
-        """Give back what ``seq`` holds from ``length`` on, and let nobody find it any more unless it is in use."""
-        node = seq.node
+    def forget(self, seq: Sequence, tokens: SequenceOf[int], length: int) -> None:
+        """Give back what ``seq``, whose text is ``tokens``, holds from ``length`` on, and let nobody find it any more,
+        nor what was computed after it, but for what is in use."""
         self.residency.trim(seq, length)
-        while node is not None and node.parent is not None and not node.pins and not node.children:
-            above = node.parent
-            while node.tokens and node.end > length:
+        above = seq.node if length else self.tree.roots.get(seq.namespace)
+        first = above.children.get(tokens[length]) if above is not None and length < len(tokens) else None
+        nodes = [] if first is None else [first]
+        for node in nodes:
+            nodes.extend(node.children.values())
+        for node in reversed(nodes):
+            while node.tokens and not node.pins and not node.children:
                 self.tree.trim_tail(node)
-            if node.tokens:
-                return
-            node = above
 
     def _evict_to(self, num_blocks: int) -> bool:
         missing = num_blocks - self.pool.num_free

@@ -16,12 +16,15 @@ SICK = 62
 
 
 class SickRunner(CanaryRunner):
-    """Not a number after every text that ends in the token SICK."""
+    """Not a number after every text that ends in the token ``sick``, or has ``sick_length`` tokens."""
+
+    sick = SICK
+    sick_length = 0
 
     def forward(self, batch: StepBatch) -> torch.Tensor:
         logits = super().forward(batch)
         for i, row in enumerate(batch.logit_rows):
-            if batch.token_ids[row] == SICK:
+            if batch.token_ids[row] == self.sick or batch.positions[row] + 1 == self.sick_length:
                 logits[i] = torch.nan
         return logits
 
@@ -40,12 +43,23 @@ def test_logits_that_are_not_numbers_fail_their_call_and_are_not_cached() -> Non
     assert list(good.result().tokens) == greedy_of(TEXT[:40], 3)
     with pytest.raises(InvalidLogits, match=r"judge/gen.*dtype"):
         bad.result()
-    again = kit.root(prompt)
-    ticket = again.generate(request(1))
-    kit.drain()
-    assert ticket.done
-    assert kit.runner.computed.count(kit.runner.computed[-1]) == 2  # the sick token was computed again
+    assert kit.generate(kit.root(prompt), 0).usage.cached <= 40
     assert len(kit.generate(kit.root(TEXT[:40]), 3).tokens) == 3
+
+
+def test_a_call_that_falls_sick_while_it_decodes_leaves_nothing_of_its_own() -> None:
+    kit = sick_kit()
+    kit.generate(kit.root(TEXT[:16]), 0)
+    kit.runner.sick, kit.runner.sick_length = -1, 43  # type: ignore[attr-defined]  # a SickRunner
+    branch = kit.root(TEXT[:40])
+    ticket = branch.generate(request(9))
+    kit.drain()
+    with pytest.raises(InvalidLogits):
+        ticket.result()
+    assert kit.stat("tree_tokens") == 16
+    assert list(branch.tokens()) == TEXT[:40]
+    kit.runner.sick_length = 0  # type: ignore[attr-defined]
+    assert list(kit.generate(branch, 9).tokens) == greedy_of(TEXT[:40], 9)
 
 
 def test_scores_that_are_not_numbers_fail_their_call() -> None:

@@ -122,6 +122,22 @@ def test_an_old_prefill_leaves_rows_to_those_that_decode() -> None:
     assert list(long.result().tokens) == greedy_of(TRUNK[:200], 1)
 
 
+def test_decoding_calls_leave_a_quarter_of_the_rows_to_prefill() -> None:
+    kit = Kit(256, max_step_tokens=32)
+    decoding = [kit.root([i, 1]).generate(request(60)) for i in range(40)]
+    while sum(batch.num_rows for batch in kit.runner.batches[-1:]) < 24:
+        kit.engine.step()
+    decoding[0].cancel()
+    decoding[1].cancel()
+    long = kit.root(TRUNK[:64]).generate(request(1, program=1))
+    before = len(kit.runner.batches)
+    while not long.done:
+        kit.engine.step()
+    started = next(i for i, b in enumerate(kit.runner.batches[before:], before) if max(b.positions) > 62)
+    assert started - before <= 70  # 24 calls run, then it is its turn: 64 tokens, at least 8 a step
+    assert max(batch.num_rows for batch in kit.runner.batches) <= 32
+
+
 def test_twenty_calls_pass_through_a_pool_barely_larger_than_one() -> None:
     kit = Kit(6, max_step_tokens=64)
     prompts = [[i, *TRUNK[:60]] for i in range(20)]
