@@ -12,6 +12,10 @@ import triton
 import triton.language as tl
 from triton.language.random import philox_impl
 
+SAMPLE_BLOCK = 1024
+"""Tokens per step of a row's loop."""
+SAMPLE_WARPS = 16
+
 
 @triton.jit
 def distances(
@@ -202,7 +206,7 @@ class SamplingRows:
     """[rows, 5] int64: low and high word of the seed, of the stream, and the token's position."""
 
 
-def sample_tokens(logits: torch.Tensor, rows: SamplingRows, *, span: float, block: int = 2048) -> torch.Tensor:
+def sample_tokens(logits: torch.Tensor, rows: SamplingRows, *, span: float, block: int = SAMPLE_BLOCK) -> torch.Tensor:
     """Draw one token per row of ``logits`` ``[rows, vocabulary]`` fp32; returns ``[rows]`` int32, -1 for a row whose
     logits hold NaN or infinity or allow nothing. ``span`` is the widest spread of the Gumbel noise."""
     if logits.dtype != torch.float32 or logits.stride(1) != 1:
@@ -213,6 +217,6 @@ def sample_tokens(logits: torch.Tensor, rows: SamplingRows, *, span: float, bloc
         *(logits.shape[1], logits.stride(0)),
         SPAN=span,
         BLOCK=block,
-        num_warps=8,
+        num_warps=SAMPLE_WARPS,
     )
     return tokens
