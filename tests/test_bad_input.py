@@ -7,6 +7,7 @@ import torch
 from canary import VOCAB, CanaryRunner, greedy_of
 from engine_kit import Kit, request
 
+import furcate as fc
 from furcate.kernels.layout import StepBatch
 from furcate.runtime.errors import ContextOverflow, EmptyPrompt, EngineFailed, FurcateError, InvalidLogits
 from furcate.runtime.requests import ScoreRequest
@@ -121,3 +122,19 @@ def test_logits_of_every_vocabulary_entry_are_there() -> None:
     outcome = kit.generate(kit.root([1]), 1, logprobs=VOCAB)
     assert outcome.top_logprobs is not None
     assert len(outcome.top_logprobs[0]) == VOCAB
+
+
+def test_a_pool_smaller_than_one_program_is_refused_where_the_program_needs_more() -> None:
+    with pytest.raises(ValueError, match="at least one token"):
+        fc.load("test:tiny", kv_tokens=0)
+    model = fc.load("test:tiny", kv_tokens=64)
+
+    @fc.program
+    def essay(c: fc.Context, text: str) -> str:
+        c += text
+        return c.gen(max_tokens=8)
+
+    with pytest.raises(fc.ContextOverflow, match=r"the KV pool holds 64.*kv_tokens="):
+        essay.using(model)("x" * 70)
+    assert isinstance(essay.using(model)("x" * 40), str)
+    model.close()

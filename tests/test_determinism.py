@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from engine_kit import request
 
+import furcate as fc
 from furcate.runtime.engine import Engine
 from furcate.runtime.model_runner import ModelRunner
 from furcate.runtime.models.loaded import LoadedModel
@@ -159,3 +162,28 @@ def test_kept_logits_equal_those_of_a_row(model: LoadedModel) -> None:
     alone = Lab(model)
     alone.run(TEXT[:40], 1, stream=2)
     assert_same(kept.heard, alone.heard)
+
+
+def test_a_program_gives_the_same_with_others_beside_it_from_map_threads_and_a_loop() -> None:
+    model = fc.load("test:tiny")
+
+    @fc.program
+    def sample(c: fc.Context, n: int) -> list[str]:
+        c += f"question {n}: "
+        notes = c.fork(2, lambda b, i: b.gen(max_tokens=6, temperature=1.0))
+        return [*notes, c.gen(max_tokens=6, temperature=1.0)]
+
+    alone = sample.using(model, seed=4)(0)
+    for others in (6, 31):
+        assert sample.using(model, seed=4).map(range(others + 1)).ok[0] == alone
+        with ThreadPoolExecutor(8) as pool:
+            beside = list(pool.map(sample.using(model, seed=4), range(others + 1)))
+        assert beside[0] == alone
+
+        async def together(n: int) -> list[list[str]]:
+            return await asyncio.gather(*(sample.using(model, seed=4).aio(i) for i in range(n)))
+
+        assert asyncio.run(together(others + 1))[0] == alone
+    model.check_integrity()
+    assert model.stats()["blocks_referenced"] == 0
+    model.close()

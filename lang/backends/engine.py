@@ -18,6 +18,7 @@ from ...runtime.errors import FurcateError
 from ...runtime.model_runner import ModelRunner, bytes_per_block
 from ...runtime.models.loaded import LoadedModel
 from ...runtime.models.loading import load_model
+from ...runtime.namespaces import Namespace
 from ...runtime.requests import Branch
 from ...runtime.sampler import Sampler
 from .base import Model
@@ -48,8 +49,10 @@ class EngineModel(Model):
         self.max_context = loaded.max_context
         self.plan = plan
         """Whether runs use the compiled graph; values are the same without."""
+        if kv_tokens is not None and kv_tokens < 1:
+            raise ValueError(f"kv_tokens={kv_tokens}: the KV pool must hold at least one token, and one program's")
         num_blocks = -(-kv_tokens // BLOCK_SIZE) if kv_tokens is not None else default_blocks(loaded)
-        self._namespace = f"{loaded.name}@{loaded.weights_version}"
+        self._weights_version = loaded.weights_version
         self._engine = Engine(
             ModelRunner(loaded, num_blocks=num_blocks, deterministic=deterministic),
             loaded.tokenizer.vocabulary,
@@ -89,7 +92,14 @@ class EngineModel(Model):
                 f"the model {self.name} was loaded in another process: after os.fork (multiprocessing's default on "
                 "Linux) the engine's thread is missing. Load the model in the child, or start children with 'spawn'."
             )
-        return self._engine.root(f"{self._namespace}/{namespace}")
+        return self._engine.root(self._key(namespace))
+
+    def flush(self, namespace: str = "") -> int:
+        """Forget the KV under ``namespace``, and nothing else; returns how many blocks became free."""
+        return self._engine.flush(self._key(namespace))
+
+    def _key(self, namespace: str) -> str:
+        return str(Namespace(model=self.name, weights=self._weights_version, salt=namespace))
 
     def stats(self) -> Mapping[str, int]:
         """Counters of the pool, the tree and the engine; see ``Model.stats``."""
