@@ -89,6 +89,12 @@ class _Group:
     """(table, first index into ``rows``, slots) of each sequence."""
 
 
+_Groups = dict[tuple[int, int], list[_Group]]
+"""(chunk, last block) to the groups that end in it."""
+_Owner = tuple[Sequence[int], list[_Group]]
+"""A table and the groups of its full chunks, from the first on."""
+
+
 @dataclass(slots=True)
 class _Growing:
     """What the next step needs to see that its branches only grew, and which item each one's last chunk is."""
@@ -123,7 +129,8 @@ class GpuPlanner:
 
 
 def _plan_anew(batch: StepBatch, shape: PlanShape) -> tuple[GpuPlan, _Growing | None]:
-    groups: dict[tuple[int, int], list[_Group]] = {}
+    groups: _Groups = {}
+    owners: dict[tuple[int, int], _Owner] = {}
     tiles: list[tuple[int, int, int, int]] = []
     blocks: list[int] = []
     merge_rows: list[int] = []
@@ -152,7 +159,10 @@ def _plan_anew(batch: StepBatch, shape: PlanShape) -> tuple[GpuPlan, _Growing | 
                 first += count
         else:
             merge_rows.extend(range(start, stop))
-            _add_sequence(groups, table, positions, start, stop, shape.window)
+            if stop - start == 1 and shape.window is None:
+                _add_decode_row(groups, owners, table, last, start)
+            else:
+                _add_sequence(groups, table, positions, start, stop, shape.window)
         start = stop
     ordered = [part for found in groups.values() for group in found for part in _parts(group, shape)]
     ordered.sort(key=lambda part: part.chunk)
@@ -171,7 +181,7 @@ def _append_blocks(blocks: list[int], own: Sequence[int]) -> int:
 
 
 def _add_sequence(
-    groups: dict[tuple[int, int], list[_Group]],
+    groups: _Groups,
     table: Sequence[int],
     positions: Sequence[int],
     start: int,
@@ -196,18 +206,50 @@ def _add_sequence(
         num_slots = min(last + 1, end) - begin if rows[-1] == stop - 1 else min(positions[rows[-1]] + 1, end) - begin
         if len(rows) > 1:
             num_slots = min(max(positions[row] for row in rows) + 1, end) - begin
-        # Blocks are never reordered inside a path, so the last one nearly always tells paths apart; it is checked.
-        first_block = chunk * CHUNK_BLOCKS
-        end_block = first_block + -(-num_slots // BLOCK_SIZE)
-        found = groups.setdefault((chunk, table[end_block - 1]), [])
-        for group in found:
-            if group.table[first_block:end_block] == table[first_block:end_block]:
-                group.runs.append((table, len(group.rows), num_slots))
-                group.rows.extend(rows)
-                group.num_slots = max(group.num_slots, num_slots)
-                break
-        else:
-            found.append(_Group(chunk, table, num_slots, rows, [(table, 0, num_slots)]))
+        _join(groups, chunk, table, rows, num_slots)
+
+
+def _add_decode_row(
+    groups: _Groups, owners: dict[tuple[int, int], _Owner], table: Sequence[int], position: int, row: int
+) -> None:
+    """A sequence of one row without a window: the chunks that it shares with an earlier one are found in one look-up
+    and checked in one comparison, then joined without looking at their blocks again."""
+    num_full = (position + 1) // CHUNK_SIZE
+    chain: list[_Group] = []
+    for chunk in range(num_full - 1, -1, -1):
+        end_block = (chunk + 1) * CHUNK_BLOCKS
+        owner = owners.get((chunk, table[end_block - 1]))
+        if owner is not None and owner[0][:end_block] == table[:end_block]:
+            chain = owner[1][: chunk + 1]
+            for group in chain:
+                group.runs.append((table, len(group.rows), CHUNK_SIZE))
+                group.rows.append(row)
+            break
+    for chunk in range(len(chain), num_full):
+        chain.append(_join(groups, chunk, table, [row], CHUNK_SIZE))
+        owners[chunk, table[(chunk + 1) * CHUNK_BLOCKS - 1]] = (table, chain)
+    if (position + 1) % CHUNK_SIZE:
+        _join(groups, num_full, table, [row], (position + 1) % CHUNK_SIZE)
+
+
+def _join(groups: _Groups, chunk: int, table: Sequence[int], rows: list[int], num_slots: int) -> _Group:
+    """Add ``rows`` to the group whose blocks are those of ``table``, or start one."""
+    # Blocks are never reordered inside a path, so the last one nearly always tells paths apart; it is checked.
+    first_block = chunk * CHUNK_BLOCKS
+    end_block = first_block + -(-num_slots // BLOCK_SIZE)
+    key = chunk, table[end_block - 1]
+    found = groups.get(key)
+    if found is None:
+        groups[key] = [_Group(chunk, table, num_slots, rows, [(table, 0, num_slots)])]
+        return groups[key][0]
+    for group in found:
+        if group.table[first_block:end_block] == table[first_block:end_block]:
+            group.runs.append((table, len(group.rows), num_slots))
+            group.rows.extend(rows)
+            group.num_slots = max(group.num_slots, num_slots)
+            return group
+    found.append(_Group(chunk, table, num_slots, rows, [(table, 0, num_slots)]))
+    return found[-1]
 
 
 def _parts(group: _Group, shape: PlanShape) -> list[_Group]:
@@ -244,18 +286,18 @@ def _pack(
         offset = len(blocks)
         own = group.table[first_block : first_block + -(-group.num_slots // BLOCK_SIZE)]
         blocks.extend(own)
-        blocks.extend([0] * (CHUNK_BLOCKS - len(own)))  # room for the blocks that the chunk will have when it is full
+        if len(own) < CHUNK_BLOCKS:  # room for the blocks that the chunk will have when it is full
+            blocks.extend([0] * (CHUNK_BLOCKS - len(own)))
         read += group.num_slots
         is_large = count > shape.small_rows
         items, rows, chunks = (large, large_rows, large_chunks) if is_large else (small, small_rows, small_chunks)
-        for start in range(0, count, shape.large_rows):
-            part = group.rows[start : start + shape.large_rows]
-            items.append((chunk * CHUNK_SIZE, group.num_slots, offset, len(rows)))
-            rows.extend(part)
-            chunks.extend([chunk] * len(part))
-            loaded += group.num_slots
         if count == 1:
-            last_item[group.rows[0]] = (is_large, len(items) - 1)
+            last_item[group.rows[0]] = (is_large, len(items))
+        for start in range(0, count, shape.large_rows):
+            items.append((chunk * CHUNK_SIZE, group.num_slots, offset, len(rows) + start))
+            loaded += group.num_slots
+        rows.extend(group.rows)
+        chunks.extend([chunk] * count)
     small.append((0, 0, 0, len(small_rows)))
     shift = len(small_rows)
     large.append((0, 0, 0, len(large_rows)))
