@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
@@ -14,7 +15,7 @@ from ..kernels.layout import BLOCK_SIZE, StepBatch
 from ..kernels.torch_backend import TorchBackend
 from .attention import StepContext
 from .elementwise import GRAIN, SerialElementwise
-from .errors import UnsupportedByBackend
+from .errors import ModelLoadError, UnsupportedByBackend
 from .experts import count_experts, replace_experts
 from .linear import MAX_ROW_UNIT, activation_widths, replace_linears, row_unit
 from .models.architectures import VERIFIED
@@ -55,7 +56,7 @@ class ModelRunner:
             dtype=loaded.dtype,
             device=loaded.device,
         )
-        self.backend: AttentionBackend = TorchBackend(self.kv_shape)
+        self.backend: AttentionBackend = self._allocate()
         self._module: Any = loaded.module
         self._row_unit, self._widest, self._fewest_rows = 1, 0, 0
         with self._even_threads():
@@ -108,6 +109,21 @@ class ModelRunner:
             logits: torch.Tensor = self._module(**inputs, logits_to_keep=keep).logits
             return logits[0, :num_logits].float()
 
+    def _allocate(self) -> TorchBackend:
+        """Raise ModelLoadError where the pool is larger than memory. The system hands out more than it has and takes
+        the process's life when it is used, so a CPU's pool is held against the machine's memory here."""
+        needed = self.num_blocks * bytes_per_block(self.loaded)
+        message = (
+            f"{self.loaded.name}: a KV pool of {self.num_blocks * BLOCK_SIZE} tokens takes {needed / 1e9:.1f} GB, "
+            f"which {self.loaded.device} does not have. Load it with a smaller kv_tokens."
+        )
+        if self.loaded.device.type == "cpu" and needed > _memory_bytes():
+            raise ModelLoadError(message)
+        try:
+            return TorchBackend(self.kv_shape)
+        except (MemoryError, RuntimeError) as error:  # numpy's and torch's ways of saying so
+            raise ModelLoadError(f"{message} ({error})") from error
+
     def _make_experts_independent(self) -> None:
         """Raise UnsupportedByBackend where the model's experts are not built the way we know."""
         widest = replace_experts(self._module)
@@ -157,3 +173,8 @@ class ModelRunner:
             yield
         finally:
             torch.set_num_threads(threads)
+
+
+def _memory_bytes() -> int:
+    """The machine's memory, used or not."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

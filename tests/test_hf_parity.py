@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -59,18 +59,24 @@ def engine_of(loaded: LoadedModel) -> Engine:
     )
 
 
-def assert_same_greedy_tokens(loaded: LoadedModel, reference: Any, lengths: list[int], count: int = 6) -> None:
+def assert_same_greedy_tokens(
+    loaded: LoadedModel,
+    reference: Any,
+    lengths: list[int],
+    count: int = 6,
+    ids: Sequence[int] = tokens(300),
+    suppress: Sequence[int] = range(256, 260),
+) -> None:
     """A trunk forks at each of ``lengths``: one child generates there, the other goes on to the next fork."""
     engine = engine_of(loaded)
     trunk = engine.root()
-    ids = tokens(lengths[-1])
     made = []
     for start, stop in pairwise([0, *lengths]):
         trunk.append(ids[start:stop])
         leaf, trunk = trunk.fork(2)
         own = [65 + len(made)]
         leaf.append(own)
-        made.append((ids[:stop] + own, leaf.generate(request(count)), leaf))
+        made.append(([*ids[:stop], *own], leaf.generate(request(count)), leaf))
     while engine.step():
         pass
     for prompt, ticket, _ in made:
@@ -80,7 +86,7 @@ def assert_same_greedy_tokens(loaded: LoadedModel, reference: Any, lengths: list
                 attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
                 max_new_tokens=count,
                 do_sample=False,
-                suppress_tokens=[256, 257, 258, 259],  # special ones, which stand for no text: we never draw them
+                suppress_tokens=list(suppress),  # special ones, which stand for no text: we never draw them
             )
         assert list(ticket.result().tokens) == want[0, len(prompt) :].tolist()
 
@@ -116,19 +122,21 @@ def test_the_tiny_model() -> None:
     assert_same_logits(loaded, reference, tokens(300))
 
 
-LONGROPE = {
-    "rope_type": "longrope",
-    "rope_theta": 1e4,
-    "short_factor": [1.0 + 0.1 * i for i in range(8)],
-    "long_factor": [1.5 + i for i in range(8)],
-    "factor": 8.0,
+LONGROPE: dict[str, Any] = {
+    "original_max_position_embeddings": 128,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0 + 0.1 * i for i in range(8)],
+        "long_factor": [1.5 + i for i in range(8)],
+        "factor": 8.0,
+        "original_max_position_embeddings": 128,
+    },
 }
 
 
 def test_longrope_takes_the_long_factors_where_the_context_is_long() -> None:
-    changes = {"rope_parameters": {**LONGROPE, "original_max_position_embeddings": 128}}
-    changes["original_max_position_embeddings"] = 128
-    loaded, reference = random_pair("Phi3", **changes)
+    loaded, reference = random_pair("Phi3", **LONGROPE)
     assert_same_logits(loaded, reference, tokens(300))  # beyond 128 tokens transformers takes them as well
     fixed = loaded.module.model.rotary_emb.inv_freq.clone()
     ModelRunner(loaded, num_blocks=8).forward(step((tokens(20), [0, 1], 0, 20)))
@@ -136,12 +144,22 @@ def test_longrope_takes_the_long_factors_where_the_context_is_long() -> None:
 
 
 def test_longrope_takes_the_short_factors_where_the_context_is_short() -> None:
-    module = random_module("Phi3", rope_parameters={**LONGROPE, "original_max_position_embeddings": 128})
-    reference = random_module("Phi3", rope_parameters={**LONGROPE, "original_max_position_embeddings": 128})
-    fix_rope(module, 128)
-    ids = torch.tensor([tokens(100)])
-    with torch.inference_mode():
-        assert torch.equal(module(ids).logits, reference(ids).logits)
+    module, reference = random_module("Phi3", **LONGROPE), random_module("Phi3", **LONGROPE)
+    loaded = assemble_model("m", module, ByteTokenizer(), weights_version="0", max_context=128)
+    assert_same_logits(loaded, reference, tokens(128))
+
+
+def test_a_chosen_context_chooses_the_factors_and_names_them() -> None:
+    versions = set()
+    for context in (None, 1024, 129, 128, 60):
+        module = random_module("Phi3", **LONGROPE)
+        loaded = assemble_model("m", module, ByteTokenizer(), weights_version="0", max_context=context)
+        assert loaded.max_context == (context or 1024)
+        versions.add(loaded.weights_version)
+    assert len(versions) == 2  # long and short
+    for context in (0, 1025):
+        with pytest.raises(ModelLoadError, match=f"max_context={context}, but the model holds from 1 to 1024"):
+            assemble_model("m", random_module("Llama"), ByteTokenizer(), weights_version="0", max_context=context)
 
 
 def test_dynamic_frequencies_are_those_of_the_whole_context() -> None:
@@ -212,3 +230,15 @@ def test_code_that_drops_our_arguments_is_named() -> None:
     states = torch.zeros(1, 1, 1, 4)
     with pytest.raises(UnsupportedByBackend, match="Identity"):
         paged_attention(torch.nn.Identity(), states, states, states, None)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_greedy_tokens_of_the_embedded_model_after_forks() -> None:
+    loaded, reference = load_model("smollm2-135m"), load_model("smollm2-135m").module
+    reference.set_attn_implementation("eager")
+    text = "The town council met on Tuesday to weigh three proposals for the old harbour. " * 18
+    ids = loaded.tokenizer.encode(text)
+    assert len(ids) > 262
+    suppressed = sorted(loaded.tokenizer.special_ids.values())
+    assert_same_greedy_tokens(loaded, reference, [30, 255, 262], ids=ids, suppress=suppressed)

@@ -10,7 +10,7 @@ from packed_steps import step, tokens, whole
 from torch import nn
 
 from furcate.kernels.layout import BLOCK_SIZE, BlockCopy, StepBatch
-from furcate.runtime.errors import UnsupportedByBackend
+from furcate.runtime.errors import ModelLoadError, UnsupportedByBackend
 from furcate.runtime.linear import FastLinear, InvariantLinear, TiledLinear, is_row_invariant
 from furcate.runtime.model_runner import ModelRunner, bytes_per_block
 from furcate.runtime.models.loaded import LoadedModel
@@ -170,6 +170,11 @@ def test_bfloat16_runs_without_determinism(runner: ModelRunner) -> None:
     logits = whole(half, ids)
     assert logits.dtype == torch.float32
     assert (logits - whole(runner, ids)).abs().mean() < 0.5
+
+
+def test_a_pool_larger_than_memory_is_refused() -> None:
+    with pytest.raises(ModelLoadError, match=r"KV pool of 160000000000 tokens takes 81920\.0 GB.*smaller kv_tokens"):
+        ModelRunner(load_tiny(), num_blocks=10**10)
 
 
 def test_geometry_of_the_pool(runner: ModelRunner) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -10,7 +10,7 @@ from ..attention import ATTENTION_NAME, register_attention
 from ..errors import ModelLoadError
 from ..tokenizer import Tokenizer
 from .architectures import VERIFIED, check_architecture, read_geometry
-from .loaded import LoadedModel
+from .loaded import LoadedModel, LoadOptions
 from .probe import probe_attention
 from .rope import fix_rope, move_module
 
@@ -40,23 +40,23 @@ def assemble_model(
     tokenizer: Tokenizer,
     *,
     weights_version: str,
-    dtype: torch.dtype | None = None,
-    device: str | None = None,
+    **options: Unpack[LoadOptions],
 ) -> LoadedModel:
     """Set the attention, dtype and device of ``module`` and read its geometry. fp32 on a CPU unless told otherwise.
 
     Raises ModelLoadError where the architecture cannot be right over paged KV, or the configuration is incomplete.
     """
-    target, wanted = placement(name, dtype, device)
+    target, wanted = placement(name, options.get("dtype"), options.get("device"))
     check_architecture(name, module)
     config = module.config.get_text_config(decoder=True)
     geometry = read_geometry(name, config)
+    max_context = _context(name, geometry.max_context, options.get("max_context"))
     register_attention()
     module.set_attn_implementation(ATTENTION_NAME)
     module.eval().requires_grad_(False)
     move_module(module, device=target, dtype=wanted)
     try:
-        fix_rope(module, geometry.max_context)
+        variant = fix_rope(module, max_context)
     except (AttributeError, KeyError, TypeError) as error:
         raise ModelLoadError(
             f"{name}: the rotary embeddings' parameters in the configuration are incomplete: {error!r}"
@@ -68,10 +68,18 @@ def assemble_model(
         module=module,
         config=config,
         tokenizer=tokenizer,
-        max_context=geometry.max_context,
-        weights_version=f"{weights_version}-{str(wanted).removeprefix('torch.')}",
+        max_context=max_context,
+        weights_version=f"{weights_version}-{str(wanted).removeprefix('torch.')}{variant}",
         kv_heads=geometry.kv_heads,
         head_dim=geometry.head_dim,
         dtype=wanted,
         device=target,
     )
+
+
+def _context(name: str, limit: int, chosen: int | None) -> int:
+    if chosen is None:
+        return limit
+    if not 1 <= chosen <= limit:
+        raise ModelLoadError(f"{name}: max_context={chosen}, but the model holds from 1 to {limit} tokens")
+    return chosen

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
@@ -19,7 +18,7 @@ from transformers.utils import logging as hf_logging
 from ..errors import ModelLoadError
 from .assemble import assemble_model, placement
 from .hf_tokenizer import read_tokenizer
-from .loaded import LoadedModel
+from .loaded import LoadedModel, LoadOptions
 
 logger = logging.getLogger("furcate")
 
@@ -28,12 +27,12 @@ IDENTITY_FILE = "furcate.json"
 
 
 def load_directory(
-    name: str, directory: Path, *, weights_version: str | None = None, dtype: torch.dtype | None, device: str | None
+    name: str, directory: Path, *, weights_version: str | None = None, **options: Unpack[LoadOptions]
 ) -> LoadedModel:
     """Load the model in ``directory``. Raises ModelLoadError where a file is missing, damaged or of an unknown kind."""
     if not (directory / "config.json").is_file():
         raise ModelLoadError(f"{name}: {directory} has no config.json, so it is not a model directory")
-    _, wanted = placement(name, dtype, device)
+    _, wanted = placement(name, options.get("dtype"), options.get("device"))
     try:
         # Without trust_remote_code=False a configuration with code of its own asks at the terminal whether to run it.
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
@@ -60,8 +59,7 @@ def load_directory(
         module,
         tokenizer,
         weights_version=weights_version or _weights_version(directory),
-        dtype=wanted,
-        device=device,
+        **options,
     )
 
 

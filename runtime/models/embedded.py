@@ -14,9 +14,9 @@ import urllib.error
 import urllib.request
 import zipfile
 from pathlib import Path
+from typing import Unpack
 
 import huggingface_hub
-import torch
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
@@ -25,7 +25,7 @@ from .cache import models_dir, offline, publish
 from .directory import IDENTITY_FILE, load_directory
 from .gguf_file import convert_gguf
 from .known import EMBEDDED_NAME, EMBEDDED_REPOSITORY, embedded_dir
-from .loaded import LoadedModel
+from .loaded import LoadedModel, LoadOptions
 
 logger = logging.getLogger("furcate")
 
@@ -46,7 +46,7 @@ _HUB_FILES = [
 ]
 
 
-def load_embedded(*, dtype: torch.dtype | None = None, device: str | None = None) -> LoadedModel:
+def load_embedded(**options: Unpack[LoadOptions]) -> LoadedModel:
     """Load the embedded model, fetching it first where the cache has none.
 
     Raises ModelNotFound where it is neither in the cache nor to be had, naming what was tried; ModelLoadError where
@@ -62,7 +62,7 @@ def load_embedded(*, dtype: torch.dtype | None = None, device: str | None = None
         logger.info("fetching %s into %s, once (about 100 MB; 540 MB converted)", EMBEDDED_NAME, models_dir())
         publish(target, _fetch)
         logger.info("%s is ready", EMBEDDED_NAME)
-    return load_directory(EMBEDDED_NAME, target, dtype=dtype, device=device)
+    return load_directory(EMBEDDED_NAME, target, **options)
 
 
 def _fetch(directory: Path) -> None:

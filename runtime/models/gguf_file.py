@@ -8,7 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from .cache import models_dir, publish, unwritable
 from .directory import IDENTITY_FILE, load_directory
 from .gguf_reader import GGUFFile, read_gguf
 from .gguf_tokenizer import bpe_tokenizer, can_rebuild
-from .loaded import LoadedModel
+from .loaded import LoadedModel, LoadOptions
 
 logger = logging.getLogger("furcate")
 
@@ -47,7 +47,7 @@ _INNER = {
 }
 
 
-def load_gguf(name: str, path: Path, *, dtype: torch.dtype | None, device: str | None) -> LoadedModel:
+def load_gguf(name: str, path: Path, **options: Unpack[LoadOptions]) -> LoadedModel:
     """Load a GGUF file through its converted copy in the cache, keyed by the file's SHA-256. Raises ModelLoadError."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -55,7 +55,7 @@ def load_gguf(name: str, path: Path, *, dtype: torch.dtype | None, device: str |
     if not target.is_dir():
         logger.info("converting %s, once", path)
         publish(target, lambda directory: convert_gguf(path, directory, source=str(path), version=digest[:32]))
-    return load_directory(name, target, dtype=dtype, device=device)
+    return load_directory(name, target, **options)
 
 
 def convert_gguf(path: Path, directory: Path, *, source: str, version: str) -> None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Unpack
 
 import huggingface_hub
-import torch
 from huggingface_hub import errors
 
 from ..errors import ModelLoadError, ModelNotFound
 from .cache import offline
 from .directory import load_directory
-from .loaded import LoadedModel
+from .loaded import LoadedModel, LoadOptions
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "tokenizer.model"]
 
 
-def load_hub(name: str, *, dtype: torch.dtype | None, device: str | None) -> LoadedModel:
+def load_hub(name: str, **options: Unpack[LoadOptions]) -> LoadedModel:
     """Load ``owner/model`` from the hub's cache or the hub. Raises ModelNotFound or ModelLoadError."""
     snapshot = _snapshot(name)
-    return load_directory(name, snapshot, weights_version=f"{name}@{snapshot.name}", dtype=dtype, device=device)
+    return load_directory(name, snapshot, weights_version=f"{name}@{snapshot.name}", **options)
 
 
 def _snapshot(name: str) -> Path:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
 from ..tokenizer import Tokenizer
+
+
+class LoadOptions(TypedDict, total=False):
+    """What every loader takes. Left out: fp32 on a CPU, bfloat16 elsewhere, and the model's own context."""
+
+    dtype: torch.dtype | None
+    device: str | None
+    max_context: int | None
+    """Tokens that a sequence may hold, at most the model's own limit. LongRoPE takes its short factors where this stays
+    within what the model was first trained on (``models.rope``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ function of its position alone. Two kinds of rotary embedding look at the longes
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import torch
@@ -22,21 +23,25 @@ _FIXED = "fixed"
 _BATCH_DEPENDENT = ("dynamic", "longrope")
 
 
-def fix_rope(module: Any, max_context: int) -> None:
+def fix_rope(module: Any, max_context: int) -> str:
     """Give every rotary embedding of ``module`` the frequencies for ``max_context`` tokens, for good.
 
-    Idempotent. Raises KeyError or AttributeError where the configuration lacks what the frequencies are made of.
+    Returns what tells the chosen frequencies from others, "" where there is no choice: KV of one choice is of no use to
+    another. Raises KeyError or AttributeError where the configuration lacks what the frequencies are made of.
     """
+    digest = hashlib.blake2b(digest_size=4)
+    chosen = False
     for child in module.modules():
         kind = getattr(child, "rope_type", None)
-        if isinstance(kind, str) and kind in _BATCH_DEPENDENT:
-            _fix(child, kind, "", max_context, None)
-            child.rope_type = _FIXED
-        elif isinstance(kind, dict):
-            for layer_type, own in kind.items():
-                if own in _BATCH_DEPENDENT:
-                    _fix(child, own, f"{layer_type}_", max_context, layer_type)
-                    kind[layer_type] = _FIXED
+        parts: dict[str | None, str] = kind if isinstance(kind, dict) else {None: kind} if isinstance(kind, str) else {}
+        for layer_type, own in parts.items():
+            if own in _BATCH_DEPENDENT:
+                digest.update(_fix(child, own, max_context, layer_type).cpu().numpy().tobytes())
+                parts[layer_type] = _FIXED
+                chosen = True
+        if isinstance(kind, str):
+            child.rope_type = parts[None]
+    return f"-rope-{digest.hexdigest()}" if chosen else ""
 
 
 def move_module(module: torch.nn.Module, *, device: torch.device, dtype: torch.dtype) -> None:
@@ -53,9 +58,11 @@ def move_module(module: torch.nn.Module, *, device: torch.device, dtype: torch.d
         setattr(child, name, buffer.to(device))
 
 
-def _fix(rotary: Any, kind: str, prefix: str, max_context: int, layer_type: str | None) -> None:
-    buffer: torch.Tensor = getattr(rotary, f"{prefix}inv_freq")
-    options = {} if layer_type is None else {"layer_type": layer_type}
-    frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](rotary.config, buffer.device, seq_len=max_context, **options)
-    setattr(rotary, f"{prefix}inv_freq", frequencies.to(buffer.device))
+def _fix(rotary: Any, kind: str, max_context: int, layer_type: str | None) -> torch.Tensor:
+    prefix, options = ("", {}) if layer_type is None else (f"{layer_type}_", {"layer_type": layer_type})
+    device = getattr(rotary, f"{prefix}inv_freq").device
+    frequencies: torch.Tensor
+    frequencies, scaling = ROPE_INIT_FUNCTIONS[kind](rotary.config, device, seq_len=max_context, **options)
+    setattr(rotary, f"{prefix}inv_freq", frequencies)
     setattr(rotary, f"{prefix}attention_scaling", scaling)
+    return frequencies

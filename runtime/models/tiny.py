@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from .assemble import assemble_model
 from .byte_tokenizer import IM_END, ByteTokenizer
 from .known import TINY_NAME
-from .loaded import LoadedModel
+from .loaded import LoadedModel, LoadOptions
 
 _SEED = 20240229
 _LOGIT_SCALE = 4.0
@@ -33,7 +35,7 @@ def tiny_config() -> LlamaConfig:
     )
 
 
-def load_tiny(*, dtype: torch.dtype | None = None, device: str | None = None) -> LoadedModel:
+def load_tiny(**options: Unpack[LoadOptions]) -> LoadedModel:
     """Build the model in memory. The weights are a function of a fixed seed only."""
     with torch.random.fork_rng(devices=[]):  # the class draws its own weights; the caller's generator stays put
         module = LlamaForCausalLM(tiny_config())
@@ -47,6 +49,4 @@ def load_tiny(*, dtype: torch.dtype | None = None, device: str | None = None) ->
             if "lm_head" in name:
                 std *= _LOGIT_SCALE
             parameter.normal_(0.0, std, generator=generator)
-    return assemble_model(
-        TINY_NAME, module, ByteTokenizer(), weights_version=f"tiny-{_SEED}", dtype=dtype, device=device
-    )
+    return assemble_model(TINY_NAME, module, ByteTokenizer(), weights_version=f"tiny-{_SEED}", **options)
