@@ -11,7 +11,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from model_files import empty_cache, logits, write_gguf
+from model_files import empty_cache, logits, write_directory, write_gguf
+from random_models import FAMILIES, random_loaded, random_module
 
 from furcate.kernels.layout import StepBatch
 from furcate.runtime.errors import ModelLoadError, ModelNotFound
@@ -239,3 +240,17 @@ def test_the_embedded_model_knows_the_capital_of_france() -> None:
         ids.append(int(out[0].argmax()))
     assert tokenizer.vocabulary.text_of(ids) == b"The capital of France is Paris."
     assert (loaded.max_context, tokenizer.bos_id, set(tokenizer.vocabulary.eos_ids)) == (8192, None, {2})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_model_of_every_architecture_loads_with_all_its_weights(
+    cache: Path, tmp_path: Path, family: str
+) -> None:
+    directory = write_directory(tmp_path / "tiny")
+    for name in ("config.json", "generation_config.json", "model.safetensors", "furcate.json"):
+        (directory / name).unlink()
+    module = random_module(family)
+    module.save_pretrained(directory)
+    loaded = load_model(str(directory))
+    ids = [5, 200, 7, 31]
+    assert torch.equal(logits(loaded, ids), logits(random_loaded(family), ids))
