@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 
+from ..kernels.layout import BLOCK_SIZE
 from .generation import Generation
 from .kv_cache import KVCache
 from .scoring import Chain, Scoring
@@ -138,7 +139,7 @@ class Placer:
             fits = self._make_room(plan, work, need, urgent) or (
                 builder.fresh_blocks(seq, tokens, shared_end, end) <= self._cache.pool.num_free
             )
-            if not fits and not (urgent and self._cache.residency.retreat(seq)):
+            if not fits and not (urgent and self._retreat(seq, tokens)):
                 end, fits = shared_end, True
         reachable = [*queries, *(position for position in wanted if seq.resident <= position < end)]
         if end == shared_end and not reachable and end < len(tokens):
@@ -146,6 +147,14 @@ class Placer:
         placed = builder.place(seq, tokens, run, end, reachable)
         self._account(work, placed)
         return placed
+
+    def _retreat(self, seq: Sequence, tokens: SequenceOf[int]) -> bool:
+        """Give up the resident tokens of a partial last block: going on then needs no copy. Nobody is left to find
+        them, or the sequence would take them again in the next step, and never get on. Returns whether any."""
+        partial = seq.resident % BLOCK_SIZE
+        if partial:
+            self._cache.forget(seq, tokens, seq.resident - partial)
+        return bool(partial)
 
     def _account(self, work: Work, placed: Placement) -> None:
         tally, seq = work.tally, placed.sequence

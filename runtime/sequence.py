@@ -193,13 +193,6 @@ class Residency:
         self.tree.pin(seq.node, above=None)
         self._settle(child, seq.node)
 
-    def retreat(self, seq: Sequence) -> bool:
-        """Give up the resident tokens of a partial last block: going on then needs no copy. Returns whether any."""
-        partial = seq.resident % BLOCK_SIZE
-        if partial:
-            self.trim(seq, seq.resident - partial)
-        return bool(partial)
-
     def compact(self, seq: Sequence) -> None:
         """Let the path's nodes name this sequence's own blocks where they name other copies of the same slots."""
         node = seq.node

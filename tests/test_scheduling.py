@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from canary import greedy_of
+from canary import greedy_of, scores_of
 from engine_kit import Kit, request, results
 
 from furcate.runtime.errors import ContextOverflow
@@ -161,6 +161,15 @@ def test_a_scored_branch_that_fills_the_pool_gives_way_to_its_own_chains() -> No
     kit.generate(branch, 0)
     kit.score(branch, [[1] * 13, [2] * 13, [1, 2, 3]])
     assert list(kit.generate(branch, 5).tokens) == greedy_of(TRUNK[:35], 5)
+
+
+def test_a_scored_branch_that_can_copy_nothing_gets_on_without_the_copy() -> None:
+    """Four blocks would be needed while a partial block is copied; there are three."""
+    kit = Kit(3, max_step_tokens=3)
+    choices = [[1, 0, 2], [], [0, 2, 0], [0], [0, 0, 1, 2, 2, 2], [2, 0]]
+    scored = kit.score(kit.root(TRUNK[:29]), choices)
+    for choice, logprobs in zip(choices, scored.logprobs, strict=True):
+        assert logprobs == pytest.approx(scores_of(TRUNK[:29], choice))
 
 
 def test_idle_branches_never_block_the_one_that_runs_and_are_made_again() -> None:
