@@ -36,7 +36,7 @@ def load_directory(
     try:
         # Without trust_remote_code=False a configuration with code of its own asks at the terminal whether to run it.
         config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        with _quiet_off_terminal():
+        with quiet_off_terminal():
             module, report = _model_class(config).from_pretrained(
                 directory,
                 config=config,
@@ -77,7 +77,7 @@ def _check_weights(name: str, directory: Path, report: Mapping[str, Any]) -> Non
 
 
 @contextmanager
-def _quiet_off_terminal() -> Iterator[None]:
+def quiet_off_terminal() -> Iterator[None]:
     """No progress bar of transformers where standard error is not a terminal."""
     if sys.stderr.isatty() or not hf_logging.is_progress_bar_enabled():
         yield

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from ..errors import ModelLoadError
 from .cache import models_dir, publish, unwritable
-from .directory import IDENTITY_FILE, load_directory
+from .directory import IDENTITY_FILE, load_directory, quiet_off_terminal
 from .gguf_reader import GGUFFile, read_gguf
 from .gguf_tokenizer import bpe_tokenizer, can_rebuild
 from .loaded import LoadedModel, LoadOptions
@@ -175,14 +175,16 @@ def _tokenizer_settings(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read_by_transformers(path: Path) -> Callable[[Path], None]:
     logger.info("reading %s through transformers, which takes about a minute", path)
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
-    module = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    with quiet_off_terminal():
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        module = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     # A model that was read from GGUF refuses to be saved, although its weights are plain fp32 by now.
     module.hf_quantizer, module.is_quantized = None, False
     del module.config.quantization_config
 
     def write(directory: Path) -> None:
-        module.save_pretrained(directory)
+        with quiet_off_terminal():
+            module.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
 
     return write
