@@ -1,6 +1,7 @@
 """The Triton kernels compiled for GPUs that are not there. Not in this process: another test may choose differently."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -32,3 +33,15 @@ def test_kernels_compile_under_their_ceilings() -> None:
 @pytest.mark.slow
 def test_the_rarer_shapes_compile_under_their_ceilings() -> None:
     run("slow")
+
+
+@needs_triton
+def test_the_benchmarks_dry_run_needs_no_gpu() -> None:
+    command = [sys.executable, "benchmarks/gpu.py", "--dry-run", "--targets", "sm_90"]
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(done.stdout)
+    fork = next(plan for plan in result["plans"] if (plan["branches"], plan["prefix"]) == (64, 8192))
+    assert fork["kv_bytes_unshared"] > 40 * fork["kv_bytes_read"]
+    assert all(taken.endswith(" 0 B spilled") for taken in result["kernels"].values())

@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+import triton
 
 from furcate.kernels.triton_compile import TARGETS, Resources, Variant, compile_variant, variants
 from furcate.kernels.triton_tiles import UnsupportedByKernel
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "kernels.md").read_text(encoding="utf-8")
+MEASURED_WITH = "3.9."
 LONG = re.compile(r" (64|80|96) x|merge_partials (64|256|512)")
 """Variants between or beside others, left to the slow tests."""
 
@@ -44,6 +46,8 @@ def test_the_table_has_every_kernel_and_target_and_no_other() -> None:
     ids=lambda variant: variant.name,
 )
 def test_a_kernel_stays_under_its_ceilings_and_spills_nothing(variant: Variant, target: str) -> None:
+    if not triton.__version__.startswith(MEASURED_WITH):
+        pytest.skip(f"the ceilings are those of triton {MEASURED_WITH}, this is {triton.__version__}")
     ceiling = CEILINGS[variant.name, target]
     if ceiling is None:
         with pytest.raises(UnsupportedByKernel, match=target):
