@@ -19,7 +19,14 @@ def collecting() -> Iterator[None]:
 @pytest.mark.parametrize("before", [True, False])
 def test_the_collector_is_as_it_was_also_after_an_error(before: bool) -> None:
     (gc.enable if before else gc.disable)()
-    with pytest.raises(ImportError), collector_at_rest():
-        assert not gc.isenabled()
-        raise ImportError
+    during = []
+
+    def fail() -> None:
+        with collector_at_rest():
+            during.append(gc.isenabled())
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        fail()
+    assert during == [False]
     assert gc.isenabled() == before
