@@ -9,6 +9,9 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from ..runtime.constraints.byte_dfa import ByteDFA
+from ..runtime.constraints.formats import OWN
+from ..runtime.constraints.machine import Machine
+from ..runtime.constraints.machine_masks import machine_constraint
 from ..runtime.constraints.protocol import Constraint
 from ..runtime.constraints.token_masks import constraint_of
 from ..runtime.errors import UnsupportedByBackend
@@ -31,10 +34,10 @@ class OutputType(Generic[T_co]):
         choices: Callable[[], list[tuple[T_co, str]]] | None = None,
         partial: Callable[[str], Any] = str,
         pattern: str | None = None,
-        lacking: str | None = None,
+        machine: Callable[[], Machine] | None = None,
     ) -> None:
-        """compile: makes the automaton, None for any text. pattern: of ``regex``. lacking: the feature that the
-        backend would need and has not."""
+        """compile: makes the automaton of a regular language; machine: of any other; neither: any text. pattern: of
+        ``regex``."""
         self.name = name
         """As it stands in messages: ``int``, ``Verdict``, ``Search | Finish``, ``regex('[a-z]+')``."""
         self.pattern = pattern
@@ -42,24 +45,42 @@ class OutputType(Generic[T_co]):
         self._compile = compile
         self._choices = choices
         self._partial = partial
-        self._lacking = lacking
+        self._machine = machine
 
     def __repr__(self) -> str:
         return f"OutputType({self.name})"
 
     @cached_property
     def dfa(self) -> ByteDFA | None:
-        """The automaton of the type's texts, None for any text; compiled at the first use.
+        """The automaton of the type's texts, None for any text and for what is no regular language; compiled at the
+        first use.
 
         Raises UnsatisfiableConstraint, InvalidRegex or UnsupportedByBackend.
         """
-        self.check()
         return self._compile() if self._compile is not None else None
 
-    def check(self) -> None:
-        """Raises UnsupportedByBackend if the backend lacks the feature that the type needs."""
-        if self._lacking is not None:
-            raise UnsupportedByBackend(f"{self.name}: this backend has no {self._lacking} constraints")
+    @cached_property
+    def machine(self) -> Machine | None:
+        """The pushdown automaton of the type's texts, None where ``dfa`` says all; built at the first use.
+
+        Raises UnsatisfiableConstraint, UnsupportedSchema or GrammarRefused.
+        """
+        return self._machine() if self._machine is not None else None
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Any:
+        """As metadata, ``Annotated[str, regex("...")]``: pydantic asks what JSON it stands for."""
+        found = handler(schema)
+        if self.pattern is None:
+            raise UnsupportedByBackend(f"{self.name} cannot be generated inside JSON: only patterns can")
+        found["format"] = OWN + "regex:" + self.pattern
+        return found
+
+    def admits(self, text: bytes) -> bool:
+        """Whether a whole text is one of the type's. Raises as ``dfa`` and ``machine`` do."""
+        machine = self.machine
+        if machine is not None:
+            return machine.read(text).ends
+        return self.dfa is None or self.dfa.accepts(text)
 
     @property
     def finite(self) -> bool:
@@ -68,11 +89,14 @@ class OutputType(Generic[T_co]):
 
     @property
     def max_bytes(self) -> int | None:
-        """Bytes of the longest text, None if there is no longest. Raises as ``dfa`` does."""
+        """Bytes of the longest text, None if there is no longest, or none is known. Raises as ``dfa`` does."""
         return self.dfa.max_bytes if self.dfa is not None else None
 
     def constraint(self, vocabulary: Vocabulary) -> Constraint | None:
-        """The constraint on tokens of ``vocabulary``, None for any text. Raises as ``dfa`` does."""
+        """The constraint on tokens of ``vocabulary``, None for any text. Raises as ``dfa`` and ``machine`` do."""
+        machine = self.machine
+        if machine is not None:
+            return machine_constraint(machine, vocabulary)
         return constraint_of(self.dfa, vocabulary) if self.dfa is not None else None
 
     def parse(self, text: str) -> T_co:

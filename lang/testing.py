@@ -30,7 +30,7 @@ def admits(type: OutputType[Any] | TypeForm[Any], text: str, model: Model | str 
     except UnicodeEncodeError:
         return False
     if model is None:
-        return output.dfa is None or output.dfa.accepts(data)
+        return output.admits(data)
     tokenizer = _tokenizer(model)
     constraint = output.constraint(tokenizer.vocabulary)
     if constraint is None:

@@ -48,7 +48,8 @@ MAX_POSITIONS = 100_000
 
 _VALIDATORS = (AfterValidator, BeforeValidator, PlainValidator, WrapValidator, Strict)
 _HARMLESS = ("strict", "allow_inf_nan", "union_mode", "coerce_numbers_to_str")
-_CONFIG = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "str_min_length", "str_max_length")
+SETTINGS = ("str_strip_whitespace", "str_to_lower", "str_to_upper", "str_min_length", "str_max_length")
+"""Settings of a model that would change its values, and are refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +343,7 @@ def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
             model.model_rebuild()
         except (PydanticUndefinedAnnotation, PydanticUserError) as error:
             raise refuse(model.__name__, model, f"its annotations cannot be resolved: {error}") from error
-    for option in _CONFIG:
+    for option in SETTINGS:
         if model.model_config.get(option):
             raise refuse(model.__name__, model, f"the setting {option} is not enforced")
     return model.model_fields

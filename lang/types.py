@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
@@ -16,8 +17,11 @@ from typing_extensions import TypeForm
 
 from ..runtime.constraints.byte_dfa import compile_pattern
 from ..runtime.constraints.choices import compile_choices
+from ..runtime.constraints.json_schema import compile_schema
+from ..runtime.constraints.machine import Machine
 from ..runtime.constraints.regex_syntax import translate
-from ..runtime.errors import UnsupportedByBackend
+from ..runtime.constraints.schema_build import Style
+from ..runtime.errors import UnsupportedByBackend, UnsupportedSchema
 from .output_type import OutputType
 from .type_rules import (
     bare,
@@ -31,6 +35,7 @@ from .type_rules import (
     split_annotated,
     type_name,
 )
+from .type_schema import schema_of
 
 __all__ = ["OutputType", "grammar", "json_schema", "regex", "resolve"]
 
@@ -51,14 +56,13 @@ def resolve(wanted: Any) -> OutputType[Any]:
     """The output type of a Python type.
 
     ``str``, ``int``, ``float``, ``bool``, ``None``, ``Literal``, ``Enum``, ``date``, ``datetime``, ``time``, ``UUID``
-    and ``Decimal`` are bare text; pydantic models, ``list[...]``, ``X | None`` and other unions are compact JSON in
-    field order.
+    and ``Decimal`` are bare text; pydantic models, dataclasses, ``TypedDict``, containers, ``X | None``, other unions
+    and whatever else pydantic has a JSON Schema for are compact JSON in field order.
 
     Raises TypeError for what is no type, UnsupportedByBackend, with the path of the field, for a type or a constraint
     that cannot be enforced exactly, UnsatisfiableConstraint where no value exists.
     """
     if isinstance(wanted, OutputType):
-        wanted.check()
         return wanted
     if isinstance(wanted, str | ForwardRef):
         raise TypeError(f"an output type is a type, not the string {str(wanted)!r}; write it without quotes")
@@ -78,15 +82,32 @@ def _resolve(wanted: Any) -> OutputType[Any]:
     if not (isinstance(inner, type) or hasattr(inner, "__origin__") or is_union(inner)):
         if getattr(inner, "__module__", None) not in ("typing", "typing_extensions"):
             raise TypeError(f"an output type is a type, not {inner!r}")
-        raise UnsupportedByBackend(f"{name} cannot be generated: it is not among the supported types")
+        return _ruled(wanted, name, UnsupportedByBackend(f"{name} cannot be generated"))
     values = literal_values(inner)
     if values is not None:
         return _choice(inner, metadata, name, values, wanted)
     if is_bare(inner):
         return _bare(inner, metadata, name, wanted)
-    rule = json_rule(inner, metadata, name)
+    try:
+        rule = json_rule(inner, metadata, name)
+    except UnsupportedByBackend as refusal:
+        return _ruled(wanted, name, refusal)
     adapter: TypeAdapter[Any] = TypeAdapter(wanted)
     return OutputType(name, adapter.validate_json, compile=lambda: compile_pattern(rule.pattern), partial=_partial_json)
+
+
+def _ruled(wanted: Any, name: str, refusal: UnsupportedByBackend) -> OutputType[Any]:
+    """A type whose JSON is no regular language, or too large for one automaton: rules made of its JSON Schema.
+
+    ``refusal`` says why it is none; it is raised where the type has no JSON Schema either.
+    """
+    try:
+        schema = schema_of(wanted, name)
+        machine = compile_schema(schema, style=Style(plain_integers=True)).machine
+    except (UnsupportedByBackend, UnsupportedSchema) as error:
+        raise UnsupportedByBackend(f"{refusal} ({error})") from error
+    adapter: TypeAdapter[Any] = TypeAdapter(wanted)
+    return OutputType(name, adapter.validate_json, machine=lambda: machine, partial=_partial_json)
 
 
 _resolve_cached = lru_cache(maxsize=256, typed=True)(_resolve)
@@ -178,7 +199,11 @@ def grammar(
     text: str, /, *, start: str = "start", transformer: Transformer[Token, Any] | None = None
 ) -> OutputType[Any]:
     """Text of a context-free language in lark's notation. Its use raises UnsupportedByBackend: it is not enforced."""
-    return OutputType("grammar(...)", str, lacking="grammar")
+
+    def refuse() -> Machine:
+        raise UnsupportedByBackend("grammar(...): this backend has no grammar constraints")
+
+    return OutputType("grammar(...)", str, machine=refuse)
 
 
 def json_schema(
@@ -187,6 +212,22 @@ def json_schema(
     *,
     whitespace: Literal["compact", "flexible"] = "compact",
     key_order: Literal["schema", "any"] = "schema",
+    lenient: bool = False,
 ) -> OutputType[Any]:
-    """JSON that a schema describes. Its use raises UnsupportedByBackend: it is not enforced."""
-    return OutputType("json_schema(...)", str, lacking="json_schema")
+    """JSON that a schema describes, of draft 4, 6, 7, 2019-09 or 2020-12 (the default). The value is that of
+    ``json.loads``.
+
+    whitespace: none, or a bounded amount between JSON's tokens. key_order: as the schema declares keys, others behind
+    them, or any. lenient: what cannot be enforced is checked by nobody here; ``fc.testing`` and the raised errors name
+    it otherwise. Its first use raises UnsupportedSchema(path, keyword, reason) for what cannot be enforced exactly,
+    UnsatisfiableConstraint where no value exists.
+    """
+    if whitespace not in ("compact", "flexible") or key_order not in ("schema", "any"):
+        raise ValueError("fc.json_schema: whitespace is 'compact' or 'flexible', key_order is 'schema' or 'any'")
+    style = Style(flexible=whitespace == "flexible", ordered=key_order == "schema")
+    return OutputType(
+        "json_schema(...)",
+        json.loads,
+        machine=lambda: compile_schema(schema, style=style, lenient=lenient).machine,
+        partial=_partial_json,
+    )

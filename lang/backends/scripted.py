@@ -154,7 +154,7 @@ def shortest_text(constraint: Constraint, vocabulary: Vocabulary) -> str:
         wanted = constraint.min_bytes(state) - 1
         for token in sorted(allowed_ids(constraint.mask(state)), key=lambda i: vocabulary.token_bytes[i] or b""):
             data = vocabulary.token_bytes[token] or b""
-            if len(data) == 1 and constraint.min_bytes(constraint.advance(state, token)) == wanted:
+            if len(data) == 1 and constraint.min_bytes(constraint.advance(state, token)) <= wanted:
                 text += data
                 state = constraint.advance(state, token)
                 break

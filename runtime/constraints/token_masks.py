@@ -93,13 +93,13 @@ class TokenTrie:
         visited: list[npt.NDArray[np.int64]] = []
         while len(nodes):
             counts = self.child_count[nodes]
-            children = _spans(self.first_child[nodes], counts)
+            children = spans(self.first_child[nodes], counts)
             reached = flat.take(np.repeat(states << 8, counts) + self.byte.take(children))
             alive = np.flatnonzero(reached != DEAD)
             nodes, states = children.take(alive), reached.take(alive).astype(np.int64)
             visited.append(nodes)
         reached_nodes = np.concatenate(visited)
-        return self.token_ids[_spans(self.token_start[reached_nodes], self.token_count[reached_nodes])]
+        return self.token_ids[spans(self.token_start[reached_nodes], self.token_count[reached_nodes])]
 
     def pack(self, ids: npt.NDArray[np.int32]) -> Bitmask:
         """[words] the mask in which exactly ``ids`` are set; read-only."""
@@ -110,7 +110,7 @@ class TokenTrie:
         return mask
 
 
-def _spans(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def spans(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The numbers start, start + 1, ... of every span, one span after the other."""
     ends = np.cumsum(counts)
     numbers: npt.NDArray[np.int64] = np.repeat(starts - (ends - counts), counts)
@@ -118,7 +118,7 @@ def _spans(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.
     return numbers
 
 
-class _Recent(Generic[K, V]):
+class Recent(Generic[K, V]):
     """The values used last, by key; made on demand, by one thread at a time."""
 
     def __init__(self, most: int) -> None:
@@ -136,7 +136,7 @@ class _Recent(Generic[K, V]):
             return self._values[key]
 
 
-_TRIES: _Recent[str, TokenTrie] = _Recent(4)
+_TRIES: Recent[str, TokenTrie] = Recent(4)
 
 
 def trie_of(vocabulary: Vocabulary) -> TokenTrie:
@@ -228,4 +228,4 @@ def constraint_of(dfa: ByteDFA, vocabulary: Vocabulary) -> DFAConstraint:
     return _CONSTRAINTS.get((dfa, vocabulary.digest), lambda: DFAConstraint(dfa, vocabulary))
 
 
-_CONSTRAINTS: _Recent[tuple[ByteDFA, str], DFAConstraint] = _Recent(256)
+_CONSTRAINTS: Recent[tuple[ByteDFA, str], DFAConstraint] = Recent(256)
