@@ -67,6 +67,16 @@ def test_the_draw_is_the_cpu_samplers(seed: int) -> None:
     assert got.tolist() == cpu_choice(logits, samplings, keys, positions)
 
 
+@pytest.mark.parametrize(("top_k", "top_p", "kept"), [(0, 0.35, 4), (4, 0.6, 3), (6, 1.0, 6)])
+def test_of_equal_logits_the_first_are_kept(top_k: int, top_p: float, kept: int) -> None:
+    count = 8
+    samplings, keys = [Sampling(temperature=1.0, top_k=top_k, top_p=top_p)] * count, [SampleKey(3, 4)] * count
+    rows = rows_of(samplings, keys, list(range(count)))
+    got = sample_tokens(torch.zeros(count, 10), rows, span=GUMBEL_SPAN, block=16)
+    assert max(got.tolist()) < kept
+    assert got.tolist() == cpu_choice(torch.zeros(count, 10), samplings, keys, list(range(count)))
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_a_row_that_cannot_be_drawn_from_says_so(value: float) -> None:
     logits = torch.zeros(3, 20)
