@@ -147,7 +147,7 @@ class Execution:
         self.format = chat_format(model)
         self.recorder: Recorder = parent.recorder if parent is not None else Recorder(name)
         self.events: list[Event] = parent.events if parent is not None else []
-        self.sink: Callable[[Event], None] | None = parent.sink if parent is not None else sink
+        self.sink: Callable[[Event], None] | None = _both(sink, parent.sink if parent is not None else None)
         self.ledgers: Sequence[Ledger] = (
             *(parent.ledgers if parent is not None else ()),
             *([ledger] if ledger is not None else []),
@@ -284,6 +284,18 @@ class Execution:
         """Hang the partial run on an error on its way to the caller; the outermost run stays."""
         with contextlib.suppress(AttributeError, TypeError):  # exceptions with slots
             error.run = self.snapshot(None)  # type: ignore[attr-defined]  # set on foreign errors too
+
+
+def _both(own: Callable[[Event], None] | None, outer: Callable[[Event], None] | None) -> Callable[[Event], None] | None:
+    """Events of a run that a program streams go to that stream, and to the one of the program's own run."""
+    if own is None or outer is None:
+        return own or outer
+
+    def show(event: Event) -> None:
+        own(event)
+        outer(event)
+
+    return show
 
 
 def chat_format(model: Model) -> ChatFormat:

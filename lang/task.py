@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import greenlet
 
@@ -22,6 +22,9 @@ RECANCEL_S = 1.0
 
 MOST_REFUSALS = 1000
 """A cancelled body that has swallowed this many cancellations is given up: it would hold the interpreter for ever."""
+
+MOST_AT_A_STRETCH = 256
+"""Operations that a body may do without waiting before others have their turn: a model may answer at once, always."""
 
 PARKED = ("parked", None)
 PARKED_FOR_DRIVER = ("driver", None)
@@ -45,6 +48,7 @@ class Task(greenlet.greenlet):
         self.local: Any = None  # what the language keeps per task
         self._cancels: list[BaseException] = []
         self._refusals = 0
+        self._at_a_stretch = 0
 
     @property
     def cancel_error(self) -> BaseException | None:
@@ -80,9 +84,18 @@ class Task(greenlet.greenlet):
         return self.wait(inner.outcome, until_ended=True)
 
     def check(self) -> None:
-        """Raise the task's cancellation, if there is one."""
-        if not self._cancels:
-            return
+        """At each operation: raise the task's cancellation, if there is one; give way to others now and then."""
+        self._at_a_stretch += 1
+        if self._at_a_stretch > MOST_AT_A_STRETCH and not self._cancels:
+            turn: Ticket[None] = Ticket()
+            turn.resolve()
+            thrown = self._park(turn)
+            if thrown is not None and not self._cancels:
+                raise thrown
+        if self._cancels:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
         self._refusals += 1
         if self._refusals > MOST_REFUSALS:
             self._give_up()
@@ -105,7 +118,8 @@ class Task(greenlet.greenlet):
         ticket.cancel()
         if until_ended:
             self.wait_quietly(ticket)
-        self.check()
+        if self._cancels:
+            self._refuse()
         raise broken
 
     def wait_quietly(self, ticket: Ticket[Any]) -> None:
@@ -115,6 +129,7 @@ class Task(greenlet.greenlet):
 
     def _park(self, ticket: Ticket[Any]) -> BaseException | None:
         """Switch away until ``ticket`` is resolved or the task is cancelled; returns what asyncio threw meanwhile."""
+        self._at_a_stretch = 0
         self.waits += 1
         number = self.waits
         ticket.add_done_callback(lambda: self.interpreter.wake(self, number))
@@ -157,7 +172,7 @@ class Task(greenlet.greenlet):
         """Run an ``async def`` body inside this greenlet, its steps taken by an asyncio task."""
         if self._cancels:
             coroutine.close()
-            self.check()
+            self._refuse()
         driver = self.driver = Driver(self, coroutine)
         command = self.interpreter.hub.switch(PARKED_FOR_DRIVER)
         try:
