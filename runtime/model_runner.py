@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any, cast
@@ -13,6 +13,7 @@ import torch
 from ..kernels.interface import AttentionBackend, KVShape
 from ..kernels.layout import BLOCK_SIZE, StepBatch
 from ..kernels.torch_backend import TorchBackend
+from ..kernels.triton_tiles import UnsupportedByKernel
 from .attention import StepContext
 from .elementwise import GRAIN, SerialElementwise
 from .errors import ModelLoadError, UnsupportedByBackend
@@ -36,10 +37,18 @@ class ModelRunner:
     """A loaded model with a KV pool of ``num_blocks`` blocks. One thread at a time.
 
     With ``deterministic`` (fp32 on a CPU only) a row's logits are the same bits whatever else is in the step. Raises
-    UnsupportedByBackend where the model or the dtype cannot keep that promise.
+    UnsupportedByBackend where the model or the dtype cannot keep that promise, or ``backend``, which makes the
+    attention over a pool of the given shape, lacks a kernel for it.
     """
 
-    def __init__(self, loaded: LoadedModel, *, num_blocks: int, deterministic: bool = True) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        num_blocks: int,
+        deterministic: bool = True,
+        backend: Callable[[KVShape], AttentionBackend] = TorchBackend,
+    ) -> None:
         self.loaded = loaded
         self.deterministic = deterministic
         fast_cpu = loaded.device.type == "cpu" and loaded.dtype == torch.float32
@@ -56,7 +65,7 @@ class ModelRunner:
             dtype=loaded.dtype,
             device=loaded.device,
         )
-        self.backend: AttentionBackend = self._allocate()
+        self.backend: AttentionBackend = self._allocate(backend)
         self._module: Any = loaded.module
         self._row_unit, self._widest, self._fewest_rows = 1, 0, 0
         with self._even_threads():
@@ -109,7 +118,7 @@ class ModelRunner:
             logits: torch.Tensor = self._module(**inputs, logits_to_keep=keep).logits
             return logits[0, :num_logits].float()
 
-    def _allocate(self) -> TorchBackend:
+    def _allocate(self, backend: Callable[[KVShape], AttentionBackend]) -> AttentionBackend:
         """Raise ModelLoadError where the pool is larger than memory. The system hands out more than it has and takes
         the process's life when it is used, so a CPU's pool is held against the machine's memory here."""
         needed = self.num_blocks * bytes_per_block(self.loaded)
@@ -120,7 +129,9 @@ class ModelRunner:
         if self.loaded.device.type == "cpu" and needed > _memory_bytes():
             raise ModelLoadError(message)
         try:
-            return TorchBackend(self.kv_shape)
+            return backend(self.kv_shape)
+        except UnsupportedByKernel as error:
+            raise UnsupportedByBackend(f"{self.loaded.name}: {error}") from error
         except (MemoryError, RuntimeError) as error:  # numpy's and torch's ways of saying so
             raise ModelLoadError(f"{message} ({error})") from error
 
