@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+from lark.exceptions import LarkError
 from pydantic import ValidationError
 
 from ..runtime.constraints.byte_dfa import ByteDFA
@@ -63,7 +64,7 @@ class OutputType(Generic[T_co]):
     def machine(self) -> Machine | None:
         """The pushdown automaton of the type's texts, None where ``dfa`` says all; built at the first use.
 
-        Raises UnsatisfiableConstraint, UnsupportedSchema or GrammarRefused.
+        Raises UnsatisfiableConstraint, UnsupportedSchema, InvalidRegex or UnsupportedByBackend.
         """
         return self._machine() if self._machine is not None else None
 
@@ -103,7 +104,7 @@ class OutputType(Generic[T_co]):
         """The value of ``text``, which satisfies the constraint. Raises ValidationFailed if a validator refuses it."""
         try:
             return self._parse(text)
-        except (ValidationError, ValueError, ArithmeticError, KeyError) as error:
+        except (ValidationError, ValueError, ArithmeticError, KeyError, LarkError) as error:
             raise ValidationFailed(f"{self.name}: the text {_shown(text)} was refused: {error}") from error
 
     def partial(self, text: str) -> Any:

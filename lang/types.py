@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, ForwardRef, Literal, TypeVar, overload
 from uuid import UUID
 
 import pydantic_core
+from lark import Lark
 from pydantic import TypeAdapter
 from typing_extensions import TypeForm
 
 from ..runtime.constraints.byte_dfa import compile_pattern
 from ..runtime.constraints.choices import compile_choices
+from ..runtime.constraints.grammar import compile_grammar, load_grammar
 from ..runtime.constraints.json_schema import compile_schema
-from ..runtime.constraints.machine import Machine
 from ..runtime.constraints.regex_syntax import translate
 from ..runtime.constraints.schema_build import Style
 from ..runtime.errors import UnsupportedByBackend, UnsupportedSchema
@@ -198,12 +199,25 @@ def grammar(text: str, /, *, start: str = ..., transformer: Transformer[Token, T
 def grammar(
     text: str, /, *, start: str = "start", transformer: Transformer[Token, Any] | None = None
 ) -> OutputType[Any]:
-    """Text of a context-free language in lark's notation. Its use raises UnsupportedByBackend: it is not enforced."""
+    """Text of a context-free language in lark's notation (LALR, contextual lexer). The value is the ``lark.Tree``, or
+    what ``transformer`` makes of it.
 
-    def refuse() -> Machine:
-        raise UnsupportedByBackend("grammar(...): this backend has no grammar constraints")
+    Exactly the texts that lark parses are admitted. The first use raises UnsupportedByBackend for a grammar that is not
+    LALR(1) or has a terminal of which lark does not take the longest match, InvalidRegex for a terminal that is not
+    regular.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"fc.grammar takes the grammar's text, not {text!r:.80}")
 
-    return OutputType("grammar(...)", str, machine=refuse)
+    @lru_cache(maxsize=1)
+    def parser() -> Lark:
+        return load_grammar(text, start)
+
+    def read(generated: str) -> Any:
+        tree = parser().parse(generated)
+        return tree if transformer is None else transformer.transform(tree)
+
+    return OutputType("grammar(...)", read, machine=lambda: compile_grammar(parser()))
 
 
 def json_schema(

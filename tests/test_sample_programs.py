@@ -29,14 +29,10 @@ ARGUMENTS = {
     "react:react": ("How many more people live in Finland than in Norway?",),
     "tree_of_thought:tree_of_thought": ("Make 24 from 4, 6, 8, 2.",),
     "vote:solve": ("Ann has 3 apples and buys 4 more. How many has she?",),
+    "grammar:formula": ("two plus three",),
     "extract:outline": ("A document.",),
     "extract:extract": ("Invoice of 3 May 2026 from Alder & Co: 2 x AB-104 at 9.50 EUR.",),
 }
-LATER = {
-    "grammar:formula": ("grammar", ("two plus three",)),
-}
-"""Programs whose types are refused by name for now."""
-
 REAL = ["few_shot:classify", "judge:judge", "react:react", "vote:solve", "nested:article"]
 
 
@@ -89,13 +85,6 @@ def test_it_ends_in_a_value_on_random_valid_answers(name, seed):
 def test_the_plan_names_every_operation_that_runs(name):
     run = find(name).using(RandomValid(5), seed=5).run(*ARGUMENTS[name])
     assert [e for e in run.events if e.kind == "break"] == []
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_a_type_that_is_not_there_yet_is_refused_by_name(name):
-    what, arguments = LATER[name]
-    with pytest.raises(fc.UnsupportedByBackend, match="grammar" if what == "grammar" else "Section"):
-        find(name).using(RandomValid(0))(*arguments)
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")) if FOLDER.is_dir() else [], ids=lambda p: p.stem)
