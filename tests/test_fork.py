@@ -247,4 +247,55 @@ def test_a_branch_error_names_the_line_and_the_others():
             c.fork(3, branch)
         return caught.value
 
-    assert run(body).value.index == 0
+    error = run(body).value
+    assert (error.index, [other.index for other in error.others]) == (0, [1, 2])
+
+
+def test_wrong_arguments_are_refused_before_anything_is_branched():
+    def body(c: Context):
+        for wrong in (lambda: c.fork(2, None), lambda: parallel(str, [1]), lambda: c.split("x"), lambda: c.tool(None)):
+            with pytest.raises(TypeError):
+                wrong()
+        with pytest.raises(ValueError, match="errors="):
+            c.fork(2, say, errors="ignore")
+        c.user("still usable")
+        return [context.path for context in c._execution.contexts]
+
+    assert run(body).value == ["body"]
+
+
+def test_branches_that_had_not_begun_are_closed_with_the_others():
+    begun = []
+
+    def branch(b: Context, i: int):
+        begun.append(i)
+        if i == 0:
+            raise ValueError
+        b.tool(asyncio.Event().wait)
+
+    def body(c: Context):
+        with pytest.raises(fc.BranchError):
+            c.fork(50, branch)
+        return [context.path for context in c._execution.contexts if not context._closed]
+
+    assert run(body).value == ["body"]
+
+
+def test_a_second_round_on_the_same_handles_does_not_draw_the_same():
+    model = fc.load("test:tiny")
+
+    @program
+    def draw(c: Context) -> str:
+        c.user("q")
+        return c.gen(max_tokens=16, temperature=1.0)
+
+    @program
+    def rounds(c: Context) -> list[str]:
+        handles = c.split(2)
+        twice = [*parallel(lambda b: draw(), handles), *parallel(lambda b: draw(), handles)]
+        return [*twice, draw(), *parallel(lambda b: draw(), [c]), *c.fork(1, lambda b, i: draw())]
+
+    values = rounds.using(model, seed=3)()
+    assert len(set(values)) == 7
+    assert rounds.using(model, seed=3)() == values
+    model.close()

@@ -104,3 +104,64 @@ def test_amap_and_map_inside_a_program():
 def test_resume_without_a_file_is_a_value_error():
     with pytest.raises(ValueError, match="resume=True needs out="):
         shout.map(["a"], resume=True)
+
+
+@program
+def cyclic(c: Context, row: int) -> list:
+    value: list = []
+    value.append(value)
+    return value
+
+
+def test_a_value_without_json_is_a_value_where_no_file_is_written(tmp_path):
+    assert len(cyclic.map([1, 2]).ok) == 2
+    with pytest.raises(ValueError, match="Circular"):
+        cyclic.map([1, 2], out=tmp_path / "out.jsonl")
+
+
+def test_a_full_disk_ends_the_map_with_its_error():
+    with pytest.raises(OSError, match="No space left"):
+        shout.map(["a", "b"], out="/dev/full")
+    with pytest.raises(OSError, match="nowhere"):
+        shout.map(["a", "b"], out="/nowhere/out.jsonl")
+
+
+def test_five_thousand_rows_that_cannot_start():
+    results = shout.map(({"nonsense": i} for i in range(5000)), on_error="keep")
+    assert [f.index for f in results.failed] == list(range(5000))
+
+
+def test_resume_reads_over_garbage_and_leaves_a_readable_file(tmp_path):
+    out = tmp_path / "out.jsonl"
+    garbage = ["[1]", "3", "null", '"x"', '{"index": true, "value": 3}', '{"index": -1, "value": 3}', '{"index": 0}']
+    out.write_bytes("\n".join(garbage).encode() + b'\n\xff\xfe\n{"index": 0, "val')
+    rows = ["a\u2028b\x85", "b", "c"]
+    assert shout.map(rows, out=out, resume=True).ok == [f"{row}!" for row in rows]
+    again = shout.map(rows, out=out, resume=True)
+    assert again.ok == [f"{row}!" for row in rows]
+    assert again.usage.generated == 0
+
+
+def test_a_failing_row_stops_hundreds_that_are_running():
+    ended = []
+
+    @program
+    async def waits(c: Context, i: int):
+        if i == 200:
+            raise ValueError("row 200")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(i)
+
+    with pytest.raises(ValueError, match="row 200"):
+        waits.map(range(1000))
+    assert sorted(ended) == [i for i in range(256) if i != 200]
+
+
+def test_a_map_inside_a_map():
+    @program
+    def outer(c: Context, i: int) -> int:
+        return len(shout.map([str(j) for j in range(3)]).ok)
+
+    assert outer.map(range(300)).ok == [3] * 300

@@ -11,7 +11,9 @@ import pytest
 import furcate as fc
 from furcate import Context, program
 from furcate.lang.choice import choose, greedy_scores
+from furcate.runtime.models.byte_tokenizer import ByteTokenizer
 from furcate.runtime.requests import ScoreRequest
+from furcate.runtime.vocabulary import Vocabulary
 from furcate.testing import Scripted
 
 
@@ -165,3 +167,108 @@ def test_the_last_word_piece_of_text_is_split_again_with_the_choice():
         return list(c.tokens)
 
     assert run(body, model) == model.tokenizer.encode("Answer: no")
+
+
+class Merging(ByteTokenizer):
+    """Bytes, and a few longer tokens taken wherever they stand."""
+
+    def __init__(self, *merged: bytes) -> None:
+        super().__init__()
+        self.merged = dict(zip(merged, range(260, 260 + len(merged)), strict=True))
+        self.whole = Vocabulary(super().vocabulary.token_bytes + merged, super().vocabulary.eos_ids)
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.whole
+
+    def encode(self, text: str) -> list[int]:
+        data, ids = text.encode(), []
+        while data:
+            found = next((m for m in self.merged if data.startswith(m)), data[:1])
+            ids.append(self.merged.get(found, data[0]))
+            data = data[len(found) :]
+        return ids
+
+
+def merging(answers, *merged: bytes) -> Scripted:
+    model = Scripted(answers)
+    model.tokenizer = Merging(*merged)
+    return model
+
+
+def test_a_space_at_the_end_of_text_is_joined_with_the_choice():
+    model = merging([" no", "", "no"], b" no", b" yes")
+
+    def body(c: Context):
+        c += "Answer: "
+        with c.scratch() as t:
+            t.select(["no", "yes"])
+            joined = list(t.tokens)
+        with c.scratch() as t:
+            t.gen(max_tokens=0)  # generated text, if only empty: nothing before it is split again
+            t.select(["no", "yes"])
+            apart = list(t.tokens)
+        return joined, apart
+
+    joined, apart = run(body, model)
+    assert joined == model.tokenizer.encode("Answer: no")
+    assert apart == model.tokenizer.encode("Answer: ") + model.tokenizer.encode("no")
+
+
+def test_a_failed_select_leaves_the_text_before_it_whole():
+    def body(c: Context):
+        c += "Answer: "
+        with pytest.raises(fc.BackendError):
+            c.select(["no", "yes"])
+        return c.transcript
+
+    assert run(body, merging([ConnectionError("down")], b" no", b" yes")) == "Answer: "
+
+
+def test_a_rewind_to_before_a_select_restores_the_token_that_it_split():
+    def body(c: Context):
+        c += "Answer: "
+        mark, tokens = c.mark(), list(c.tokens)
+        c.select(["no", "yes"])
+        c.rewind(mark)
+        return list(c.tokens) == tokens
+
+    assert run(body, merging([" no"], b" no", b" yes"))
+
+
+def test_a_context_of_one_token_is_not_split_away():
+    def body(c: Context):
+        c += "a"
+        return c.select(["b", "c"]).value, c.transcript
+
+    assert run(body, merging(["b"], b"ab", b"ac")) == ("b", "ab")
+
+
+@pytest.mark.parametrize("choices", [[1, True], [1, 1.0], [{"a": 1}, {"b": 2}]])
+def test_choices_that_cannot_be_told_apart_as_keys_are_refused(choices):
+    def body(c: Context):
+        c.user("q")
+        with pytest.raises(fc.InvalidChoices, match=r"equal|hashed"):
+            c.select(choices)
+
+    run(body, Scripted([]))
+
+
+@pytest.mark.parametrize("how", ["sum", "mean", "pmi", "greedy"])
+@pytest.mark.parametrize(
+    "choices", [["日本", "日木", "月"], [" a", "a ", "a"], ["only"], ["x" * 500, "y"], ["\n", "\t"]]
+)
+def test_odd_choices_on_the_engine(tiny, choices, how):
+    def body(c: Context):
+        c.user("q")
+        choice = c.select(choices, how=how)
+        assert (c.last.text, c.last.finish_reason) == (choice.value, "choice")
+        assert c.last.tokens == tuple(tiny.tokenizer.encode(choice.value))
+        assert c.usage == c.last.usage
+        assert c.messages[-1]["content"] == choice.value
+        return choice
+
+    choice = run(body, tiny)
+    assert math.isclose(sum(choice.probs.values()), 1.0, abs_tol=1e-6)
+    assert choice.value == choices[choice.index] == max(choice.probs, key=choice.probs.get)
+    tiny.check_integrity()
