@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from furcate.kernels.gpu_plan import GpuPlanner, PlanShape
 from furcate.kernels.interface import KVShape
@@ -31,6 +32,9 @@ from furcate.kernels.triton_linear import linear, reference_linear
 from furcate.kernels.triton_rms_norm import reference_rms_norm, rms_norm
 from furcate.kernels.triton_tiles import UnsupportedByKernel, attention_tiles
 from furcate.kernels.triton_token_mask import apply_token_mask, reference_token_mask
+from furcate.runtime.model_runner import ModelRunner
+from furcate.runtime.models.assemble import assemble_model
+from furcate.runtime.models.byte_tokenizer import ByteTokenizer
 
 BRANCHES = (1, 4, 16, 64, 256)
 PREFIXES = (256, 2048, 8192, 32768)
@@ -225,6 +229,44 @@ def sdpa_us(shape: Shape, branches: int, length: int, query: torch.Tensor) -> fl
     )
 
 
+def model_step(config: LlamaConfig, device: str, branches: int, prefix: int) -> dict[str, float]:
+    """One eager decode step of a random-weight Llama in bf16: host and device together, in microseconds, and the bytes
+    of weights and KV that it must read."""
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(device):
+        module = LlamaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    loaded = assemble_model(
+        "llama", module, ByteTokenizer(), weights_version="random", device=device, dtype=torch.bfloat16
+    )
+    batch, blocks = fork_batch(branches, prefix, shared=True)
+    runner = ModelRunner(loaded, num_blocks=blocks, deterministic=False, backend=TritonBackend)
+    runner.forward(batch)
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        runner.forward(batch).cpu()
+        times.append((time.perf_counter() - start) * 1e6)
+    shape = Shape("", config.num_attention_heads, config.num_key_value_heads, loaded.head_dim[0])
+    plan = GpuPlanner(shape.plan_shape()).plan(batch)
+    weights = sum(p.numel() * p.itemsize for name, p in module.named_parameters() if "embed" not in name)
+    kv = plan.kv_tokens_read * shape.bytes_per_token * config.num_hidden_layers
+    return {"branches": branches, "prefix": prefix, "step_us": statistics.median(times), "bytes": weights + kv}
+
+
+def llama_8b() -> LlamaConfig:
+    """Llama-3.1-8B's geometry."""
+    return LlamaConfig(
+        vocab_size=128256,
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=131072,
+    )
+
+
 def ratios(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """The figures that have a target, beside it."""
     llama = {(row["branches"], row["prefix"]): row for row in rows if row["shape"] == SHAPES[0].name}
@@ -255,12 +297,15 @@ def main() -> int:
         bandwidth = copy_bandwidth()
         errors = correctness()
         rows = list(decode_cases(bandwidth))
+        step = model_step(llama_8b(), "cuda", 64, 8192)
         result = {
             "device": torch.cuda.get_device_name(),
             "torch": torch.__version__,
             "copy_bandwidth_gb_s": bandwidth / 1e3,
             "greatest_error": errors,
             "decode": rows,
+            "eager step of Llama-8B": step,
+            "step against its bytes at copy bandwidth": step["step_us"] / (step["bytes"] / bandwidth),
             "ratios": ratios(rows),
         }
     text = json.dumps(result, indent=1)
