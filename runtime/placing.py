@@ -132,16 +132,17 @@ class Placer:
             run = builder.shared(seq, tokens)
             shared_end = seq.resident + len(run)
             budget = max(0, self._max_step_tokens - builder.num_rows - plan.reserved_rows)
-            queries = [position for position in wanted if position < seq.resident]
-            queries = queries[: budget + builder.knows_tip(seq)]
-            end = max(shared_end, min(len(tokens), shared_end + budget - len(queries)))
+            queries, num_rows = _affordable(wanted, seq.resident, budget, knows_tip=builder.knows_tip(seq))
+            end = max(shared_end, min(len(tokens), shared_end + budget - num_rows))
             need = builder.fresh_blocks(seq, tokens, shared_end, end)
             fits = self._make_room(plan, work, need, urgent) or (
                 builder.fresh_blocks(seq, tokens, shared_end, end) <= self._cache.pool.num_free
             )
             if not fits and not (urgent and self._retreat(seq, tokens)):
                 end, fits = shared_end, True
-        reachable = [*queries, *(position for position in wanted if seq.resident <= position < end)]
+        reachable = queries
+        if len(queries) == sum(position < seq.resident for position in wanted):
+            reachable = [*queries, *(position for position in wanted if seq.resident <= position < end)]
         if end == shared_end and not reachable and end < len(tokens):
             return None
         placed = builder.place(seq, tokens, run, end, reachable)
@@ -201,3 +202,20 @@ class Placer:
                 self._cache.residency.drop_dead(chain.sequence)
                 chain.sequence = None
                 chain.tokens = []
+
+
+def _affordable(wanted: SequenceOf[int], resident: int, budget: int, *, knows_tip: bool) -> tuple[list[int], int]:
+    """The first of the ``wanted`` positions that are resident, as far as ``budget`` rows go, and the rows they take.
+
+    The last resident one takes none where its logits are known. Never a later one without those before it, since a call
+    counts on its logits in order.
+    """
+    queries: list[int] = []
+    num_rows = 0
+    for position in wanted:
+        is_free = knows_tip and position == resident - 1
+        if position >= resident or (num_rows == budget and not is_free):
+            break
+        queries.append(position)
+        num_rows += not is_free
+    return queries, num_rows

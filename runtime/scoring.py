@@ -99,9 +99,9 @@ class Scoring:
 
     def retire_done(self) -> list[Chain]:
         """Take out and return the chains all of whose nodes are evaluated."""
-        done = [chain for chain in self.chains if chain.nodes[-1].evaluated]
+        done = [chain for chain in self.chains if all(node.evaluated for node in chain.nodes)]
         if done:
-            self.chains = [chain for chain in self.chains if not chain.nodes[-1].evaluated]
+            self.chains = [chain for chain in self.chains if chain not in done]
         return done
 
     def result(self) -> ScoreResult:

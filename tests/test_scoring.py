@@ -120,3 +120,20 @@ def test_scoring_many_choices_leaves_most_of_the_cache_alone() -> None:
     kit.generate(branch, 0)
     kit.score(branch, [[i % 60, i // 60, 1] for i in range(600)])
     assert kit.generate(kit.root([60, *PROMPT[:31]]), 0).usage.cached == 32
+
+
+def test_scores_that_compete_for_the_rows_of_a_step_leave_no_token_out() -> None:
+    """Texts that continue each other, with fewer rows than logits are wanted."""
+    kit = Kit(11, max_step_tokens=8)
+    calls = [
+        ([0, 0], [[0, 0, 0, 0, 0, 0], [1, 0], [0, 0, 0]]),
+        ([0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0], [[1, 2, 1, 1, 0], [1, 0], [1, 2, 2, 1, 1, 2], [2, 1, 2], [1, 1]]),
+        ([0], [[0, 1, 1], [1, 2, 0, 0, 0, 1]]),
+    ]
+    for prompt, _ in calls:
+        kit.score(kit.root(prompt), [[1]])
+    tickets = [kit.root(prompt).score(ScoreRequest(tuple(map(tuple, choices)))) for prompt, choices in calls]
+    kit.drain()
+    for (prompt, choices), ticket in zip(calls, tickets, strict=True):
+        for choice, logprobs in zip(choices, ticket.result().logprobs, strict=True):
+            assert logprobs == pytest.approx(scores_of(prompt, choice))
