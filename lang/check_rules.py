@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import re
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from .compile.operations import GEN_OPTIONS
 from .errors import FurcateError
 from .finding import Finding, Level
 from .graph import Graph, Node, Site
@@ -68,7 +70,7 @@ def _finding(code: str, level: Level, site: Site | None, message: str, mend: str
 def unbounded_gen(given: CheckInput) -> Iterator[Finding]:
     """F001."""
     for node in given.graph.nodes:
-        if node.kind == "Gen" and not node.attrs["bounded"]:
+        if node.kind == "Gen" and not node.attrs["bounded"] and "refused" not in node.attrs:
             yield from _finding(
                 "F001", "error", node.site,
                 f"gen({node.attrs['type']}) has no max_tokens, and the type has no finite length: at run time this is "
@@ -208,6 +210,40 @@ def impossible_pattern(given: CheckInput) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def refused_type(given: CheckInput) -> Iterator[Finding]:
+    """F007, of a type."""
+    for node in given.graph.nodes:
+        if node.kind == "Gen" and "refused" in node.attrs:
+            yield from _finding(
+                "F007", "error", node.site,
+                f"{node.attrs['type']} cannot be generated: {node.attrs['refused']}",
+                "use a type that can be enforced, or generate text and parse it",
+            )  # fmt: skip
+
+
+def misfit_arguments(given: CheckInput) -> Iterator[Finding]:
+    """F012."""
+    for node in given.graph.nodes:
+        if "misfit" in node.attrs:
+            yield from _finding(
+                "F012", "error", node.site,
+                f"{node.attrs['misfit']} does not take these arguments: at run time this is TypeError",
+                "a branch function takes (branch, item); a program is called without its context",
+            )  # fmt: skip
+
+
+def unknown_option(given: CheckInput) -> Iterator[Finding]:
+    """F013."""
+    for node in given.graph.nodes:
+        for name in node.attrs.get("unknown_options", ()):
+            near = difflib.get_close_matches(name, GEN_OPTIONS, n=1)
+            yield from _finding(
+                "F013", "error", node.site,
+                f"gen has no option {name}: at run time this is TypeError",
+                f"did you mean {near[0]}=?" if near else f"there are {', '.join(sorted(GEN_OPTIONS))}",
+            )  # fmt: skip
+
+
 def _refusal(pattern: str) -> str | None:
     try:
         dfa = regex(pattern).dfa
@@ -329,9 +365,12 @@ RULES: tuple[Callable[[CheckInput], Iterator[Finding]], ...] = (
     special_text,
     busy_parent,
     impossible_pattern,
+    refused_type,
     overflow,
     unread_result,
     captured_append,
     same_branches,
+    misfit_arguments,
+    unknown_option,
 )
 """Every rule, in the order of its code."""

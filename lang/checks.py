@@ -13,6 +13,8 @@
 | F009 | warning | a model's result that is assigned and never read |
 | F010 | error | ``c += ...`` on a context of an enclosing function: Python takes ``c`` as a new local name |
 | F011 | warning | branches that are all the same: greedy, over a number, and the number is not used |
+| F012 | error | a branch function, helper or program called with arguments that it does not take |
+| F013 | error | an option that ``gen`` does not have |
 
 ``# furcate: ignore[F003]`` (or ``ignore[F003, F009]``) on the line suppresses a finding there.
 """

@@ -24,7 +24,8 @@ def load(name: str = EMBEDDED, /, **options: Any) -> Model:
 
     name: ``smollm2-135m``, a local directory, a Hugging Face id, a ``.gguf`` file, ``test:tiny`` (random weights, the
     real engine) or ``test:scripted`` (no weights: the shortest valid value). options: ``kv_tokens`` (size of the KV
-    pool), ``max_step_tokens``, ``plan``, ``deterministic``, ``dtype``, ``device``. Raises ModelNotFound,
+    pool), ``max_step_tokens``, ``max_context`` (tokens that a
+    sequence may hold), ``plan``, ``deterministic``, ``dtype``, ``device``. Raises ModelNotFound,
     ModelLoadError.
     """
     logs.configure()

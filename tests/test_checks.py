@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import linecache
 import textwrap
 from typing import Any
@@ -160,3 +161,45 @@ def test_a_graph_without_sites_is_checked() -> None:
     assert check_graph(graph) == []
     sited = Graph("p", (Node(0, "Gen", "gen", Site("p.py", 1, 0), None, {"bounded": False, "type": "str"}),), ())
     assert codes(check_graph(sited)) == ["F001"]
+
+
+BAD_CALLS = """
+from typing import Annotated
+
+import furcate as fc
+from furcate import Context, program
+
+
+@program
+def other(c: Context, text: str) -> str:
+    c.user(text)
+    return c.gen(max_tokens=3)
+
+
+@program
+def bad(c: Context) -> str:
+    def one_argument(b: Context) -> int:
+        return 1
+
+    c.user("x")
+    c.fork(3, one_argument)
+    c.gen(max_tokens=3, temprature=1)
+    c.gen(Annotated[str, fc.regex("[A-Z]{2}")])
+    return other(c, "t")
+"""
+
+
+def test_calls_that_cannot_work_are_found_with_their_place(tmp_path):
+    path = tmp_path / "bad.py"
+    path.write_text(BAD_CALLS)
+    spec = importlib.util.spec_from_file_location("bad_calls", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    lines = BAD_CALLS.splitlines()
+    found = [(f.code, lines[f.line - 1].strip()) for f in module.bad.check()]
+    assert found == [
+        ("F012", "c.fork(3, one_argument)"),
+        ("F013", "c.gen(max_tokens=3, temprature=1)"),
+        ("F012", 'return other(c, "t")'),
+    ]
+    assert module.other.check() == []

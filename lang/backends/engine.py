@@ -29,7 +29,7 @@ MAX_POOL_BYTES = 4 << 30
 MAX_POOL_CONTEXTS = 64
 """Default ceiling of the KV pool in full contexts: a tiny model needs no more."""
 
-_OPTIONS = ("kv_tokens", "max_step_tokens", "plan", "deterministic", "dtype", "device")
+_OPTIONS = ("kv_tokens", "max_step_tokens", "max_context", "plan", "deterministic", "dtype", "device")
 
 
 class EngineModel(Model):
@@ -77,7 +77,7 @@ class EngineModel(Model):
                 near = difflib.get_close_matches(option, _OPTIONS, n=1)
                 hint = f"did you mean {near[0]}=?" if near else f"there are {', '.join(_OPTIONS)}"
                 raise TypeError(f"load() has no option {option!r}; {hint}")
-        weights = {key: options.pop(key) for key in ("dtype", "device") if key in options}
+        weights = {key: options.pop(key) for key in ("dtype", "device", "max_context") if key in options}
         if isinstance(weights.get("dtype"), str):
             weights["dtype"] = getattr(torch, weights["dtype"])
         return cls(load_model(name, **weights), **options)

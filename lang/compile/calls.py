@@ -14,7 +14,7 @@ from typing import Any
 from . import text
 from .builtin_calls import BUILTINS, PURE_MODULES, collection_method, each_of
 from .comprehensions import Comprehensions
-from .functions import function_of
+from .functions import bind, function_of
 from .objects import is_furcate, is_program, is_type, is_volatile
 from .planner import Arguments
 from .values import (
@@ -190,6 +190,11 @@ class Calls(Comprehensions):
             given = Arguments(arguments.node, [root, *arguments.positional], arguments.keywords, arguments.rest)
             if how in {"map", "amap"}:
                 given = Arguments(arguments.node, [root], {}, blend(*arguments.all))
+            if bind(function, given) is None:
+                self.builder.nodes[number].attrs |= {
+                    "reason": f"the arguments do not fit {function.name}", "misfit": function.name,
+                }  # fmt: skip
+                return result
             scope, self.scope, busy, self.busy = self.scope, number, self.busy, {}
             with self.builder.region(number):
                 self.enter(function, given, body=True)

@@ -35,7 +35,10 @@ class Following(Calls):
         if len(self.active) > self.max_depth:
             return self._not_followed(f"calls are more than {self.max_depth} deep here", arguments, contexts)
         if bind(function, arguments) is None:
-            return self._not_followed(f"the arguments do not fit {function.name}", arguments, contexts)
+            value = self._not_followed(f"the arguments do not fit {function.name}", arguments, contexts)
+            if contexts:
+                self.builder.nodes[-1].attrs["misfit"] = function.name
+            return value
         return self.enter(function, arguments, body=False)
 
     def _not_followed(self, reason: str, arguments: Arguments, contexts: frozenset[int]) -> Value:

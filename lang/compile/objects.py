@@ -15,7 +15,7 @@ from pydantic.errors import PydanticUserError
 
 from ..errors import FurcateError
 from ..types import regex, resolve
-from .values import Const, Method, Object, Sequence, Value, constant_of, is_constant, origins, snapshot
+from .values import Const, Method, Object, Sequence, TypeCall, Value, constant_of, is_constant, origins, snapshot
 
 _MISSING = object()
 _CLOCK = frozenset(
@@ -118,13 +118,20 @@ def subscript_type(container: Object, index: Value) -> Object | None:
         if all(map(is_constant, parts)):
             return Object(real=Literal[tuple(map(constant_of, parts))])
         return None
-    if any(real is known for known in _GENERICS) and all(isinstance(p, Object | Const) for p in parts):
-        arguments = tuple(p.real if isinstance(p, Object) else constant_of(p) for p in parts)
+    if any(real is known for known in _GENERICS) and all(isinstance(p, Object | Const | TypeCall) for p in parts):
+        arguments = tuple(map(_type_argument, parts))
         try:
             return Object(real=real[arguments if len(arguments) > 1 else arguments[0]])
         except TypeError:
             return None
     return None
+
+
+def _type_argument(part: Value) -> Any:
+    if isinstance(part, TypeCall):  # ``fc.regex("...")`` as metadata of Annotated
+        pattern = part.arguments[0] if part.maker == "regex" and part.arguments else None
+        return regex(pattern.value) if isinstance(pattern, Const) and isinstance(pattern.value, str) else None
+    return part.real if isinstance(part, Object) else constant_of(part)
 
 
 def union_type(a: Value, b: Value) -> Object | None:
@@ -158,19 +165,20 @@ def type_options(real: Any) -> tuple[Any, ...] | None:
     return None
 
 
-def output_type(wanted: Value | None, pattern: str | None) -> int | None:
-    """Bytes, and so at most tokens, of the longest text of a ``gen``'s type; None where there is no longest, or the
-    type is not known or cannot be enforced."""
+def output_type(wanted: Value | None, pattern: str | None) -> tuple[int | None, str | None]:
+    """Bytes, and so at most tokens, of the longest text of a ``gen``'s type, None where there is no longest or the type
+    is not known; and why the type cannot be generated, None where it can."""
     try:
         if pattern is not None:
-            return regex(pattern).max_bytes
+            return regex(pattern).max_bytes, None
         if wanted is None:
-            return None
-        if isinstance(wanted, Const) and wanted.value is None:
-            return resolve(type(None)).max_bytes
-        return resolve(wanted.real).max_bytes if isinstance(wanted, Object) else None
-    except (FurcateError, TypeError, PydanticUserError):
-        return None
+            return None, None
+        if isinstance(wanted, Const):
+            return resolve(type(None) if wanted.value is None else wanted.value).max_bytes, None
+        return (resolve(wanted.real).max_bytes if isinstance(wanted, Object) else None), None
+    except (FurcateError, TypeError, PydanticUserError) as error:
+        # a pattern has a rule of its own, which shows it
+        return None, None if pattern is not None else str(error).splitlines()[0]
 
 
 def option_text(option: Any) -> str:
@@ -187,5 +195,5 @@ def _is_frozen(real: Any) -> bool:
 
 
 _GENERICS: tuple[Any, ...] = (
-    list, tuple, dict, set, frozenset, typing.Optional, typing.Union, typing.List, typing.Dict,  # noqa: UP006
+    list, tuple, dict, set, frozenset, typing.Optional, typing.Union, typing.Annotated, typing.List, typing.Dict,  # noqa: UP006
 )  # fmt: skip

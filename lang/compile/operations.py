@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ..graph import NodeKind
+from ..operation import GenOptions
 from . import text
 from .expressions import OPERATIONS
 from .following import Following
-from .functions import function_of
+from .functions import bind, function_of
 from .objects import option_text, options_of, output_type
 from .planner import Arguments
 from .source import loaded_names
@@ -37,6 +38,9 @@ from .values import (
     snapshot,
     unparse,
 )
+
+GEN_OPTIONS = frozenset(GenOptions.__annotations__) | {"regex"}
+"""Options that ``gen`` knows."""
 
 MAX_HANDLES = 16
 """Handles of one ``split`` that are told apart; more are taken as alike."""
@@ -99,12 +103,17 @@ class Operations(Following):
         for name in ("stop", "temperature", "name"):
             if name in options:
                 attrs[name] = _json(options[name])
-        longest = None
+        unknown = [name for name in options if name not in GEN_OPTIONS]
+        if unknown:
+            attrs["unknown_options"] = unknown
         given = limit is not None and not (isinstance(limit, Const) and limit.value is None)
-        if not given and arguments.rest is None:
-            longest = output_type(wanted, attrs.get("regex"))
-            if longest is not None:
-                attrs["longest"] = longest
+        longest, refused = output_type(wanted, attrs.get("regex"))
+        if refused is not None:
+            attrs["refused"] = refused
+        if given or arguments.rest is not None:
+            longest = None
+        elif longest is not None:
+            attrs["longest"] = longest
         attrs["bounded"] = given or arguments.rest is not None or longest is not None
         label = f"{attrs['name']}: {shown}" if isinstance(attrs.get("name"), str) else shown
         if attrs["max_tokens"] is not None:
@@ -177,6 +186,11 @@ class Operations(Following):
                 self.returned = None
                 reason = "the branch function's source cannot be read"
                 result = self.opaque(given.node, reason, branch.contexts, *given.positional[1:])
+            elif bind(function, given) is None:
+                self.returned = None
+                reason = f"the arguments do not fit {function.name}"
+                result = self.opaque(given.node, reason, branch.contexts, *given.positional[1:])
+                self.builder.nodes[-1].attrs["misfit"] = function.name
             elif function.node in self.active:
                 self.returned = None
                 call = self.builder.add("Call", function.name, None, recursive=True, helper=True)
