@@ -243,12 +243,12 @@ def test_the_call_at_the_front_is_overtaken_a_bounded_number_of_times() -> None:
     kit.engine.step()
     other = kit.root(TEXT[1000:1080]).generate(request(17))
     behind = [kit.root([*TEXT[:80], i, i]).generate(request(17)) for i in range(60)]
-    kit.drain(limit=5000)
+    while not other.done:
+        kit.engine.step()
     assert first.done
+    assert 0 < sum(ticket.done for ticket in behind) <= 32
+    kit.drain(limit=5000)
     assert all(ticket.done for ticket in behind)
-    finished = [ticket for ticket in behind if ticket.result().usage.cached < 80]
-    assert other.result().usage.prefilled == 80
-    assert len(finished) <= 30
 
 
 @pytest.mark.parametrize("num_suspended", [10_000])

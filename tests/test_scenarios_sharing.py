@@ -411,3 +411,25 @@ def test_branches_that_say_the_same_hold_and_compute_what_one_does() -> None:
     children[0].append([5])
     assert list(kit.generate(children[0], 3).tokens) == greedy_of([*TEXT[:40], *greedy_of(TEXT[:40], 30), 5], 3)
     assert list(kit.generate(children[1], 3).tokens) == greedy_of([*TEXT[:40], *greedy_of(TEXT[:40], 30)], 3)
+
+
+def test_a_newcomer_takes_the_token_that_another_call_decodes_in_the_same_step() -> None:
+    kit = Kit(64)
+    said = greedy_of(TEXT[:20], 10)
+    first = kit.root(TEXT[:20]).generate(request(10))
+    for _ in range(3):
+        kit.engine.step()
+    second = kit.root([*TEXT[:20], *said]).generate(request(1))
+    kit.drain()
+    assert kit.stat("tokens_computed") == 20 + 10
+    assert list(first.result().tokens) == said
+    assert list(second.result().tokens) == greedy_of([*TEXT[:20], *said], 1)
+
+
+def test_a_prompt_whose_end_was_evicted_has_lost_its_logits() -> None:
+    kit = Kit(8)
+    branch = kit.root(TEXT[:40])
+    kit.generate(branch, 1)
+    branch.release()
+    assert kit.engine.cache.make_room(6, list)
+    assert list(kit.generate(kit.root(TEXT[:32]), 1).tokens) == greedy_of(TEXT[:32], 1)
