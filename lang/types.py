@@ -20,6 +20,7 @@ from ..runtime.constraints.byte_dfa import compile_pattern
 from ..runtime.constraints.choices import compile_choices
 from ..runtime.constraints.grammar import compile_grammar, load_grammar
 from ..runtime.constraints.json_schema import compile_schema
+from ..runtime.constraints.limited import compile_limited
 from ..runtime.constraints.regex_syntax import translate
 from ..runtime.constraints.schema_build import Style
 from ..runtime.errors import UnsupportedByBackend, UnsupportedSchema
@@ -189,7 +190,7 @@ def regex(pattern: str, /) -> OutputType[str]:
         raise TypeError("fc.regex takes the pattern's text; give compiled.pattern, with its flags as (?i) and the like")
     if not isinstance(pattern, str):
         raise TypeError(f"fc.regex takes the pattern's text, not {pattern!r}")
-    return OutputType(f"regex({pattern!r})", str, compile=lambda: compile_pattern(translate(pattern)), pattern=pattern)
+    return OutputType(f"regex({pattern!r})", str, compile=lambda: compile_limited(translate(pattern)), pattern=pattern)
 
 
 @overload

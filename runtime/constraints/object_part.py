@@ -498,7 +498,10 @@ class _Others(String):
 
     def _unused_distance(self, state: int, value: bytes, kind: int, used: Sequence[bytes]) -> int:
         """Bytes from ``state`` to the end of a key of ``kind`` that is not used yet."""
-        gone = {*used, *self._excluded}
+        gone = {key for key in (*used, *self._excluded) if key.startswith(value)}
+        if not gone:
+            missing: int = self._distance[kind][state]
+            return FAR if missing < 0 else missing
         ends = [(state, value)]
         for size in range(256):
             following: list[tuple[int, bytes]] = []

@@ -576,10 +576,14 @@ class Assertions:
 
     def _without(self, arm: Shape, other: Literal) -> list[Shape]:
         """The values of a shape that do not satisfy ``other``."""
-        meets = (both(arm, shape) for shape in self._expander.shapes(_is(other)))
+        shapes = self._expander.shapes(_is(other))
+        self._expander.spend(4 * len(shapes), other[0])
+        meets = (both(arm, shape) for shape in shapes)
         if all(shape is None or self._expander.is_empty(shape, 3) for shape in meets):
             return [arm]
-        apart = product([arm], self._expander.shapes(_not(other)))
+        broken = self._expander.shapes(_not(other))
+        self._expander.spend(4 * len(broken), other[0])
+        apart = product([arm], broken)
         return [shape for shape in apart if not self._expander.is_empty(shape, 2)]
 
     def applied_broken(self, entry: Entry) -> list[Callable[[], list[Shape]]]:

@@ -14,6 +14,9 @@ from .schema_shapes import TOP, Arr, Kind, Obj, Seen, Shape, Str, impossible, pr
 MOST_SHAPES = 400
 """Alternatives that a schema may come to."""
 
+MOST_WORK = 150_000
+"""Pairs of alternatives that are brought together for one schema."""
+
 _DEPTH = 3
 """Levels of a value that are looked into to find that two schemas exclude each other."""
 
@@ -33,6 +36,7 @@ class Expander:
         self._known: dict[tuple[int, bool, bool], list[Shape]] = {}
         self._busy: set[tuple[int, bool, bool]] = set()
         self._keys: dict[Key, list[Shape]] = {}
+        self._work = 0
         self._assertions = Assertions(self)
         self.never: Key = frozenset({(documents.never, True)})
 
@@ -53,10 +57,19 @@ class Expander:
         for number, positive in sorted(key):
             if not found:
                 break
-            found = self._bounded(product(found, self._literal(number, positive, track)), number)
+            arms = self._literal(number, positive, track)
+            self.spend(len(found) * len(arms), number)
+            found = self._bounded(product(found, arms), number)
         if not track:
             self._keys[key] = found
         return found
+
+    def spend(self, pairs: int, number: int) -> None:
+        """Count work. Raises UnsupportedSchema once it is too much."""
+        self._work += pairs
+        if self._work > MOST_WORK:
+            path = self.documents.entries[number].path
+            raise UnsupportedSchema(path, "allOf", "its alternatives multiply beyond what is worked out")
 
     def _bounded(self, shapes: list[Shape], number: int) -> list[Shape]:
         if len(shapes) > MOST_SHAPES:
