@@ -25,6 +25,8 @@ class Ledger:
     """What has been spent under a budget. Shared by every run it covers; interpreter's thread only."""
 
     def __init__(self, budget: Budget | None) -> None:
+        if budget is not None and not isinstance(budget, Budget):
+            raise TypeError(f"budget= takes a Budget, as in Budget(tokens=100); it got {type(budget).__name__}")
         self.budget = budget
         self.tokens = 0
         self.began = time.monotonic()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from enum import Enum
+from typing import Any, Generic, Literal, TypeVar
 
 T = TypeVar("T")
 How = Literal["sum", "mean", "pmi", "greedy"]
@@ -26,6 +27,10 @@ class Choice(Generic[T]):
     scores: Mapping[T, float]
     """The scores that ``how`` defines, natural logarithms, not normalised over the choices."""
 
+    def __str__(self) -> str:
+        """The text of the value, so that ``f"{choice}"`` writes what was chosen."""
+        return choice_text(self.value)
+
     @property
     def margin(self) -> float:
         """Probability of the best choice minus that of the second; 1.0 for a single choice."""
@@ -36,6 +41,15 @@ class Choice(Generic[T]):
     def entropy(self) -> float:
         """Entropy of ``probs`` in nats."""
         return -sum(p * math.log(p) for p in self.probs.values() if p > 0.0)
+
+
+def choice_text(value: Any) -> str:
+    """The text of a choice: as ``gen`` would write a bare value."""
+    if isinstance(value, Enum):
+        return choice_text(value.value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
 
 
 def choose(values: Sequence[T], scores: Sequence[float]) -> Choice[T]:

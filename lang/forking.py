@@ -14,8 +14,9 @@ from typing_extensions import TypeVarTuple
 from ..runtime.requests import Ticket
 from .errors import BranchError, Cancelled
 from .execution import Body, Execution, Place, enter_body
+from .run import Event
 from .task import Task, require_task
-from .until import Until
+from .until import Until, branches_needed
 
 if TYPE_CHECKING:
     from .context import Context
@@ -258,6 +259,9 @@ def _run(
     what: str,
     parent: Context | None,
 ) -> list[Any]:
+    if branches_needed(until) > len(jobs):
+        lack = f"until= needs {branches_needed(until)} branches and there are {len(jobs)}: it is never reached"
+        execution.emit(Event("warning", what, parent.path if parent is not None else "", f"{lack} ({place.where})"))
     group = _Group(len(jobs), until, errors == "return")
     outer: Body = task.local[-1]
     tasks: list[Task] = []

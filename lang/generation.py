@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from ..runtime.constraints.protocol import Constraint
 from ..runtime.requests import GenRequest, GenResult, Sampling
 from ..runtime.vocabulary import Vocabulary
 from .dispatch import dispatch
 from .errors import ContextOverflow, FurcateError, Truncated, UnboundedGeneration
 from .operation import OpRecord
 from .run import Event
+from .task import Task
+from .tool_threads import tool_threads
 from .types import OutputType, regex, resolve
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from .execution import Place
 
 _SAMPLING = tuple(field.name for field in fields(Sampling))
+_compiled: set[tuple[str, str]] = set()  # (type, vocabulary) compiled before: quick from then on
 _OPTIONS = (*_SAMPLING, "max_tokens", "min_tokens", "stop", "seed", "logprobs", "name")
 
 
@@ -40,7 +44,7 @@ def generate(context: Context, wanted: Any, pattern: str | None, options: Mappin
     )
     ordinal = context._next_ordinal()
     tokenizer = execution.model.tokenizer
-    constraint = output.constraint(tokenizer.vocabulary)
+    constraint = _constraint(context, task, output)
     context._open_assistant()
     if context._branch.length == 0:
         raise FurcateError(
@@ -71,13 +75,33 @@ def generate(context: Context, wanted: Any, pattern: str | None, options: Mappin
         text, result.tokens, result.logprobs, result.finish_reason, result.usage, result.top_logprobs
     )
     execution.emit(Event("gen", name, context.path, text))
+    if result.finish_reason == "length" and constraint is not None and result.complete:
+        # the text may end here, but the model had not ended it: a number may lack its last digits
+        message = f"max_tokens={request.max_tokens} ended the {output.name} {text!r}, which could have gone on"
+        execution.emit(Event("warning", name, context.path, message))
     if not result.complete:
+        end = text if len(text) <= 80 else f"...{text[-80:]}"
         raise Truncated(
-            f"{path}: max_tokens={request.max_tokens} ended the {output.name} where it may not end: {text[-80:]!r}. "
+            f"{path}: max_tokens={request.max_tokens} ended the {output.name} where it may not end: {end!r}. "
             f"Raise max_tokens ({place.where}).",
             partial=output.partial(text),
         )
     return output.parse(text)
+
+
+def _constraint(context: Context, task: Task, output: OutputType[Any]) -> Constraint | None:
+    """The type's constraint. Its first compilation takes up to seconds, so it runs beside the interpreter's thread."""
+    vocabulary = context._execution.model.tokenizer.vocabulary
+    key = (output.name, vocabulary.digest)
+    if output.name == "str" or key in _compiled:
+        return output.constraint(vocabulary)
+    context._busy = f"the constraint of {output.name} is being compiled"
+    try:
+        constraint: Constraint | None = task.wait(tool_threads().submit(lambda: output.constraint(vocabulary)))
+    finally:
+        context._busy = ""
+    _compiled.add(key)
+    return constraint
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -92,6 +116,9 @@ def _sampling(options: Mapping[str, Any], default_temperature: float | None) -> 
     given = {name: options[name] for name in _SAMPLING if options.get(name) is not None}
     if "temperature" not in given and default_temperature is not None:
         given["temperature"] = default_temperature
+    for option in given.keys() - {"logit_bias"}:
+        if not isinstance(given[option], int | float):
+            raise TypeError(f"c.gen: {option} is a number, not {type(given[option]).__name__}")
     sampling = Sampling(**given)
     wrong = (
         ("temperature", sampling.temperature, sampling.temperature >= 0, "at least 0"),

@@ -70,6 +70,7 @@ def require_model() -> Model:
     if model is None:
         raise NoModel(
             f'no model is set. Use `with fc.using("{EMBEDDED}"):` (fetched once, runs on a CPU), program.using(model), '
-            "or the environment variable FURCATE_MODEL."
+            "or the environment variable FURCATE_MODEL. (The block of `fc.using` reaches the thread that it is in, not "
+            "threads that it starts.)"
         )
     return model

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.metrics import Usage
 from ..runtime.requests import ScoreRequest, ScoreResult
-from .choice import HOWS, Choice, How, choose, greedy_scores
+from .choice import HOWS, Choice, How, choice_text, choose, greedy_scores
 from .dispatch import dispatch
 from .errors import ContextOverflow, FurcateError, InvalidChoices
 from .operation import OpRecord
@@ -126,15 +125,6 @@ def _require_distinct(values: Sequence[Any]) -> None:
             raise InvalidChoices(
                 f"c.select: choices {other} and {i} are equal, {values[other]!r} == {value!r}; give their texts instead"
             )
-
-
-def choice_text(value: Any) -> str:
-    """The text of a choice: as ``gen`` would write a bare value."""
-    if isinstance(value, Enum):
-        return choice_text(value.value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "null" if value is None else str(value)
 
 
 def _joint(context: Context, texts: Sequence[str]) -> tuple[int, list[tuple[int, ...]]]:

@@ -46,15 +46,27 @@ def majority(k: int, /, *, key: Callable[[Any], object] | None = None) -> Until[
         keys = [key(v) if key is not None else v for v in values]
         return any(sum(1 for other in keys if other == k_) >= k for k_ in keys)
 
-    return reached
+    return _needing(k, reached)
 
 
 def first(k: int, /) -> Until[object]:
     """Stop as soon as ``k`` branches have finished. Which ones depends on timing: exempt from determinism."""
     _at_least_one("first", k)
-    return lambda values: len(values) >= k
+    return _needing(k, lambda values: len(values) >= k)
+
+
+def _needing(k: int, until: Until[object]) -> Until[object]:
+    until.needs = k  # type: ignore[attr-defined]  # read by ``branches_needed``
+    return until
+
+
+def branches_needed(until: Until[Any] | None) -> int:
+    """Fewest finished branches with which ``until`` can be reached; 1 where it does not say."""
+    return int(getattr(until, "needs", 1))
 
 
 def _at_least_one(name: str, k: int) -> None:
+    if not isinstance(k, int):
+        raise TypeError(f"{name} takes a number of branches, as in until={name}(3); it got {type(k).__name__}")
     if k < 1:
         raise ValueError(f"{name}({k}): at least one value must agree or finish")

@@ -227,3 +227,24 @@ def test_a_context_outside_its_body_says_what_to_do():
         c.tool(tool)
 
     run(body)
+
+
+def test_a_number_that_max_tokens_may_have_cut_is_a_warning():
+    def body(c: Context):
+        c.user("q")
+        return c.gen(int, max_tokens=3)
+
+    cut = run(body, ["123456"])
+    assert cut.value == 123
+    assert [e.text for e in cut.events if e.kind == "warning"] == [
+        "max_tokens=3 ended the int '123', which could have gone on"
+    ]
+
+
+def test_an_option_of_the_wrong_kind_is_a_type_error():
+    def body(c: Context):
+        c.user("q")
+        with pytest.raises(TypeError, match="temperature is a number, not str"):
+            c.gen(max_tokens=3, temperature="hot")
+
+    run(body)

@@ -259,7 +259,7 @@ def test_wrong_arguments_are_refused_before_anything_is_branched():
         with pytest.raises(ValueError, match="errors="):
             c.fork(2, say, errors="ignore")
         c.user("still usable")
-        return [context.path for context in c._execution.contexts]
+        return [reference().path for reference in c._execution.contexts]
 
     assert run(body).value == ["body"]
 
@@ -276,7 +276,7 @@ def test_branches_that_had_not_begun_are_closed_with_the_others():
     def body(c: Context):
         with pytest.raises(fc.BranchError):
             c.fork(50, branch)
-        return [context.path for context in c._execution.contexts if not context._closed]
+        return [reference().path for reference in c._execution.contexts if not reference()._closed]
 
     assert run(body).value == ["body"]
 
@@ -299,3 +299,13 @@ def test_a_second_round_on_the_same_handles_does_not_draw_the_same():
     assert len(set(values)) == 7
     assert rounds.using(model, seed=3)() == values
     model.close()
+
+
+def test_an_until_that_too_few_branches_can_reach_is_a_warning():
+    run_ = run(lambda c: c.fork(3, lambda b, i: i, until=majority(5)))
+    assert run_.value == [0, 1, 2]
+    assert [e.text.split(":")[0] for e in run_.events if e.kind == "warning"] == [
+        "until= needs 5 branches and there are 3"
+    ]
+    with pytest.raises(TypeError, match=r"until=majority\(3\)"):
+        majority(["a"])

@@ -272,3 +272,7 @@ def test_odd_choices_on_the_engine(tiny, choices, how):
     assert math.isclose(sum(choice.probs.values()), 1.0, abs_tol=1e-6)
     assert choice.value == choices[choice.index] == max(choice.probs, key=choice.probs.get)
     tiny.check_integrity()
+
+
+def test_a_choice_writes_its_value_into_text():
+    assert f"{choose([Colour.RED, Colour.BLUE], [0.0, -1.0])}" == "red"
