@@ -433,3 +433,17 @@ def test_a_prompt_whose_end_was_evicted_has_lost_its_logits() -> None:
     branch.release()
     assert kit.engine.cache.make_room(6, list)
     assert list(kit.generate(kit.root(TEXT[:32]), 1).tokens) == greedy_of(TEXT[:32], 1)
+
+
+def test_a_call_that_had_to_wait_for_rows_meets_the_row_that_decodes_its_next_token() -> None:
+    kit = Kit(64, max_step_tokens=8)
+    said = greedy_of(TEXT[:20], 60)
+    first = kit.root(TEXT[:20]).generate(request(60))
+    for _ in range(4):
+        kit.engine.step()
+    kit.root(TEXT[300:400]).generate(request(1))  # takes all rows that decoding leaves
+    second = kit.root([*TEXT[:20], *said[:40]]).generate(request(1))
+    kit.drain()
+    assert kit.stat("tokens_computed") == 20 + 59 + 100
+    assert list(first.result().tokens) == said
+    assert list(second.result().tokens) == said[40:41]
