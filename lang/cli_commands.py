@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ def graph(args: argparse.Namespace) -> int:
 def check(args: argparse.Namespace) -> int:
     """``furcate check``: print the findings of programs; FAILED if one is an error."""
     programs = [program for target in args.program for program in find_programs(target).values()]
-    findings = [finding for program in programs for finding in program.check(args.model)]
+    with _model(args.model) if args.model else nullcontext() as model:  # loaded once for all programs
+        findings = [finding for program in programs for finding in program.check(model)]
     if args.json:
         _write(json.dumps([_fields(finding) for finding in findings], indent=2) + "\n")
     else:
