@@ -16,7 +16,7 @@ from . import cli_report as report
 from .backends.base import Model
 from .checks import Finding
 from .cli_errors import FAILED, OK, UsageError
-from .cli_target import AnyProgram, bind, find_program, find_programs, row, suggest
+from .cli_target import AnyProgram, bind, find_program, find_programs, row
 from .errors import ModelNotFound
 from .load import EMBEDDED, load, using
 from .render import to_text
@@ -114,7 +114,7 @@ def _model(name: str | None) -> Iterator[Model]:
     try:
         model = load(wanted)
     except ModelNotFound as error:
-        raise UsageError(f"{error}{suggest(wanted, (known.name for known in list_models()))}") from error
+        raise UsageError(str(error)) from error  # it names what is near
     try:
         with using(model):
             yield model
