@@ -30,8 +30,7 @@ def combine(
     Raises InvalidRegex where there are more than ``MAX_STATES``.
     """
     dfas = [*required, *optional]
-    columns = np.concatenate([dfa.table for dfa in dfas])
-    _, representatives, classes = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    representatives, classes = _byte_classes(np.concatenate([dfa.table for dfa in dfas]))
     # A last row stands for a part that has died, so that DEAD, as an index, stays dead.
     rows = [np.vstack((dfa.table[:, representatives], np.full((1, len(representatives)), DEAD))) for dfa in dfas]
     needed = len(required)
@@ -61,8 +60,21 @@ def combine(
         order.append(np.array(fresh, dtype=np.int32).reshape(len(fresh), len(dfas)))
         if len(number) > MAX_STATES:
             raise InvalidRegex(f"constraints that hold together need an automaton of over {MAX_STATES:,} states")
-    table = np.concatenate(found)[:, classes.reshape(-1)]
+    table = np.concatenate(found)[:, classes]
     return np.ascontiguousarray(table, dtype=np.int32), np.concatenate(order)
+
+
+def _byte_classes(table: npt.NDArray[np.int32]) -> tuple[list[int], list[int]]:
+    """One byte of each class of bytes that no state tells apart, and [256] the class of every byte."""
+    known: dict[bytes, int] = {}
+    representatives: list[int] = []
+    classes = []
+    for byte, column in enumerate(np.ascontiguousarray(table.T)):
+        number = known.setdefault(column.tobytes(), len(known))
+        if number == len(representatives):
+            representatives.append(byte)
+        classes.append(number)
+    return representatives, classes
 
 
 def _accepts(dfa: ByteDFA, states: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
@@ -101,7 +113,7 @@ def minimal(dfa: ByteDFA) -> ByteDFA:
     if dfa.num_states > _MOST_MERGED:
         return dfa
     blocks = dfa.accepting.astype(np.int64)
-    columns = np.unique(dfa.table, axis=1)
+    columns = dfa.table[:, _byte_classes(dfa.table)[0]]
     count = 0
     while True:
         padded = np.append(blocks, -1)  # DEAD indexes the last entry

@@ -19,11 +19,14 @@ from .json_numbers import number_automaton, spellings
 from .machine import FAR, Config, Part, config
 from .schema_documents import ANY, Key
 from .schema_expand import Expander
-from .schema_shapes import Arr, Bool, Kind, Null, Number, Obj, Shape, Str, holds, holds_text
+from .schema_shapes import Arr, Bool, Kind, Null, Number, Obj, Shape, Str, covers, holds, holds_text
 from .text_parts import UNIVERSAL, Node, String, Text
 
 MOST_NODES = 20_000
 """Values of different kinds that one schema may come to."""
+
+MOST_ARMS = 100
+"""Kinds of objects that may have to be told apart while one value is read."""
 
 _MOST_CLAIMS = 5
 _MOST_CHARS = 4_000
@@ -62,7 +65,7 @@ class Builder:
             key = self._waiting.pop()
             node = self._nodes[key]
             literals: set[bytes] = set()
-            for shape in self.expander.shapes(key):
+            for shape in self._needed(self.expander.shapes(key)):
                 texts = self._texts(shape)
                 if texts is not None:
                     literals |= texts
@@ -76,6 +79,20 @@ class Builder:
                 raise UnsupportedSchema("#", "schema", f"it comes to more than {MOST_NODES:,} kinds of values")
         self._settle()
         return start
+
+    def _needed(self, shapes: Sequence[Shape]) -> list[Shape]:
+        """The shapes without objects that others cover: each is read beside the others until the text tells them apart.
+
+        Raises UnsupportedSchema where too many are left.
+        """
+        objects = [shape for shape in shapes if isinstance(shape, Obj)]
+        kept: list[Obj] = []
+        for shape in sorted(objects, key=lambda one: (len(one.required), len(one.claims), len(one.named))):
+            if not any(covers(wide, shape, ordered=self.style.ordered) for wide in kept):
+                kept.append(shape)
+        if len(kept) > MOST_ARMS:
+            raise UnsupportedSchema("#", "anyOf", f"more than {MOST_ARMS} kinds of objects stand for one value")
+        return [shape for shape in shapes if not isinstance(shape, Obj) or shape in kept]
 
     def node(self, key: Key) -> Node:
         """The node of ``key``; its arms are filled in by ``build``."""

@@ -160,6 +160,7 @@ class Expander:
         if impossible(shape):
             return True
         if isinstance(shape, Str) and shape.only is None and (len(shape.wanted) > 1 or shape.unwanted):
+            self.spend(500, 0)  # a product of automata takes as long as so many pairs
             return is_empty([*shape.wanted] or [], [*shape.unwanted]) if shape.wanted else False
         if isinstance(shape, Obj):
             return any(self.is_never(self.value_of(shape, name), depth - 1) for name in sorted(shape.required))

@@ -255,6 +255,23 @@ def impossible(shape: Shape) -> bool:
     return False
 
 
+def covers(wide: Obj, narrow: Obj, *, ordered: bool) -> bool:
+    """Whether it is plain that every object of ``narrow`` is one of ``wide``, also in the order of its keys."""
+    keys = dict(narrow.named)
+    if ordered and [name for name, _ in wide.named] != list(keys):
+        return False
+    return (
+        all(key <= keys.get(name, ANY) for name, key in wide.named)
+        and wide.patterns <= narrow.patterns
+        and wide.extras <= narrow.extras
+        and wide.texts <= narrow.texts
+        and wide.required <= narrow.required
+        and wide.low <= narrow.low
+        and (wide.high is None or (narrow.high is not None and narrow.high <= wide.high))
+        and wide.claims <= narrow.claims
+    )
+
+
 def product(left: Iterable[Shape], right: Iterable[Shape]) -> list[Shape]:
     """The values in one of ``left`` and in one of ``right``."""
     right = list(right)
