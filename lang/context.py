@@ -14,6 +14,7 @@ from . import forking, generation, selection, tools
 from .chat import spell
 from .choice import Choice, How
 from .errors import BranchError, ContextBusy, ContextClosed, FurcateError, InvalidMark
+from .execution import NOTHING_USED, Execution, total
 from .interpreter import interpreter
 from .operation import GenOptions, Mark, OpRecord
 from .run import Event
@@ -22,7 +23,6 @@ from .turns import Message, Role, Turns
 from .until import Until
 
 if TYPE_CHECKING:
-    from .execution import Execution
     from .types import OutputType
 
 T = TypeVar("T")
@@ -68,13 +68,13 @@ class Context:
         self._node = node
         self._open_text = branch.length  # where the text that was appended last, and may be re-split, begins
         self._ordinal = 0
-        self._usage = Usage()
+        self._usage = NOTHING_USED
         self._last: OpRecord | None = None
         self._marks: list[Mark] = []
         self._busy = ""
         self._holder: Task | None = None  # of a branch body: no other task may use its context
         self._closed = ""
-        execution.contexts.add(self)
+        execution.watch(self)
 
     def __repr__(self) -> str:
         return f"<Context {self.path}: {'closed' if self._closed else f'{self._branch.length} tokens'}>"
@@ -390,7 +390,7 @@ class Context:
             self._append_ids(())
 
     def _charge(self, usage: Usage) -> None:
-        self._usage += usage
+        self._usage = total(self._usage, usage)
         self._execution.charge(usage)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import Any, TypeVar, overload
 
 from typing_extensions import TypeForm, Unpack
@@ -52,13 +51,13 @@ class Chat:
         if current_task() is not None:
             raise FurcateError("chat.say was called inside a program: use the program's own context there")
         refuse_on_loop("chat.say", "await chat.asay(...)")
-        turn, future = self._start(text, type, options, None)
-        return wait(future, turn.cancel).value
+        turn, outcome = self._start(text, type, options, None)
+        return wait(outcome, turn.cancel).value
 
     async def asay(self, text: str, type: Any = str, /, **options: Unpack[GenOptions]) -> Any:
         """``say`` from asyncio."""
-        turn, future = self._start(text, type, options, None)
-        return (await wait_async(future, turn.cancel)).value
+        turn, outcome = self._start(text, type, options, None)
+        return (await wait_async(outcome, turn.cancel)).value
 
     def stream(self, text: str, /, **options: Unpack[GenOptions]) -> Stream[str]:
         """``say``, iterating over the reply's ``text`` events while it is written."""
@@ -99,7 +98,7 @@ class Chat:
 
     def _start(
         self, text: str, type: Any, options: Any, sink: Callable[[Event], None] | None
-    ) -> tuple[Execution, Future[Run[Any]]]:
+    ) -> tuple[Execution, Ticket[Run[Any]]]:
         options.setdefault("max_tokens", DEFAULT_MAX_TOKENS)
         surroundings = contextvars.copy_context()
         turn = Execution("chat", self._model, Settings(), self._execution.seed, sink=sink)

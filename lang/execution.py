@@ -33,8 +33,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("furcate")
 
+NOTHING_USED = Usage()
+
 _run_numbers = itertools.count(1)
 _formats: weakref.WeakKeyDictionary[Model, ChatFormat] = weakref.WeakKeyDictionary()
+
+
+def total(before: Usage, more: Usage) -> Usage:
+    """The sum; of nothing and something without making a new one: most contexts do one thing."""
+    return more if before is NOTHING_USED else before + more
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +133,11 @@ class Place:
 class Execution:
     """One run of one program. Interpreter's thread only, but for what ``events`` receives."""
 
+    __slots__ = (
+        "__weakref__", "cancel_error", "children", "contexts", "events", "finished", "format", "ledgers", "model",
+        "name", "number", "parent", "recorder", "root", "seed", "settings", "sink", "tasks", "timed_out", "usage",
+    )  # fmt: skip
+
     def __init__(
         self,
         name: str,
@@ -153,9 +165,9 @@ class Execution:
             *([ledger] if ledger is not None else []),
             *([Ledger(settings.budget)] if settings.budget is not None else []),
         )
-        self.usage = Usage()
+        self.usage = NOTHING_USED
         self.tasks: set[Task] = set()
-        self.contexts: weakref.WeakSet[Context] = weakref.WeakSet()
+        self.contexts: set[weakref.ref[Context]] = set()
         self.children: set[Execution] = set()
         self.finished = False
         self.cancel_error: Cancelled | None = None
@@ -218,7 +230,7 @@ class Execution:
         """Add what an operation used to this run and the runs around it, and to every budget that covers it."""
         execution: Execution | None = self
         while execution is not None:
-            execution.usage += usage
+            execution.usage = total(execution.usage, usage)
             execution = execution.parent
         for ledger in self.ledgers:
             ledger.charge(usage)
@@ -232,6 +244,10 @@ class Execution:
         """The random stream of an operation (DESIGN: seeds): (run seed, branch path, ordinal, sample index)."""
         digest = hashlib.blake2b(f"{seed_path}#{ordinal}#{sample}".encode(), digest_size=8).digest()
         return SampleKey((self.seed if seed is None else seed) & (2**64 - 1), int.from_bytes(digest, "little"))
+
+    def watch(self, context: Context) -> None:
+        """Close ``context`` at the end of the run, if it is still there."""
+        self.contexts.add(weakref.ref(context, self.contexts.discard))
 
     # ---- its end
     def cancel(self, error: Cancelled) -> None:
@@ -273,8 +289,10 @@ class Execution:
             child.cancel(Cancelled(f"{self.name}, which had called it, has ended"))
         if self.parent is not None:
             self.parent.children.discard(self)
-        for context in list(self.contexts):
-            context.end("its program has ended")
+        for reference in list(self.contexts):
+            context = reference()
+            if context is not None:
+                context.end("its program has ended")
 
     def snapshot(self, value: Any) -> Run[Any]:
         """The run as the user sees it."""

@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, TypeVar
 
 import greenlet
@@ -88,21 +87,20 @@ class Interpreter:
         """Release the KV of a context that nobody can reach any more. Safe from a finalizer."""
         self._enqueue(None, branch.release)
 
-    def submit(self, start: Callable[[], Ticket[R]]) -> Future[R]:
-        """Run ``start`` on the interpreter's thread; the future gets the outcome of the ticket it returns."""
-        future: Future[R] = Future()
-        future.set_running_or_notify_cancel()  # asyncio may not cancel it: the outcome comes from the ticket alone
+    def submit(self, start: Callable[[], Ticket[R]]) -> Ticket[R]:
+        """Run ``start`` on the interpreter's thread; returns a ticket with the outcome of the one it returns."""
+        outcome: Ticket[R] = Ticket()
 
         def begin() -> None:
             try:
                 ticket = start()
             except BaseException as error:
-                future.set_exception(error)
+                outcome.resolve(error=error)
                 return
-            ticket.add_done_callback(lambda: _transfer(ticket, future))
+            ticket.add_done_callback(lambda: _pass_on(ticket, outcome))
 
         self.call(begin)
-        return future
+        return outcome
 
     # ---- the interpreter's thread
     def _drain(self) -> None:
@@ -145,13 +143,13 @@ class Interpreter:
         return task
 
 
-def _transfer(ticket: Ticket[R], future: Future[R]) -> None:
+def _pass_on(ticket: Ticket[R], outcome: Ticket[R]) -> None:
     try:
         result = ticket.result()
     except BaseException as error:
-        future.set_exception(error)
+        outcome.resolve(error=error)
     else:
-        future.set_result(result)
+        outcome.resolve(result)
 
 
 _current: Interpreter | None = None

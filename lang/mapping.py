@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from os import PathLike
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
@@ -43,8 +42,8 @@ def run(program: Program[Any, Any], rows: Iterable[Any], caller: Caller | None, 
     task = current_task()
     if task is not None and task.local:
         return task.wait(job.start(), until_ended=True)
-    future: Future[Results[Any]] = interpreter().submit(job.start)
-    return wait(future, job.stop)
+    outcome: Ticket[Results[Any]] = interpreter().submit(job.start)
+    return wait(outcome, job.stop)
 
 
 async def run_async(
@@ -52,8 +51,8 @@ async def run_async(
 ) -> Results[Any]:
     """``run`` from asyncio; cancelling the await stops every row."""
     job = _Map(program, list(rows), caller, **options)
-    future: Future[Results[Any]] = interpreter().submit(job.start)
-    return await wait_async(future, job.stop)
+    outcome: Ticket[Results[Any]] = interpreter().submit(job.start)
+    return await wait_async(outcome, job.stop)
 
 
 def arguments(row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import TypeVar
 
+from ..runtime.requests import Ticket
 from .errors import Cancelled, FurcateError
 from .interpreter import interpreter
 from .task import current_task
@@ -28,34 +29,35 @@ def refuse_on_loop(what: str, instead: str) -> None:
         )
 
 
-def wait(future: Future[R], stop: Callable[[Cancelled], None]) -> R:
+def wait(outcome: Ticket[R], stop: Callable[[Cancelled], None]) -> R:
     """The outcome of a run, waited for on this thread. ``stop`` is called on the interpreter's if this is broken off,
     by Ctrl-C for one."""
+    ended = threading.Event()
+    outcome.add_done_callback(ended.set)
     try:
         with tool_threads().waiting():
-            return future.result()
+            ended.wait()
     except BaseException:
-        if not future.done():
-            interpreter().call(lambda: stop(Cancelled("interrupted")))
-            with suppress(TimeoutError):
-                future.exception(SETTLE_S)
+        interpreter().call(lambda: stop(Cancelled("interrupted")))
+        ended.wait(SETTLE_S)
         raise
+    return outcome.result()
 
 
-async def wait_async(future: Future[R], stop: Callable[[Cancelled], None]) -> R:
+async def wait_async(outcome: Ticket[R], stop: Callable[[Cancelled], None]) -> R:
     """``wait`` from asyncio; cancelling the await stops the run."""
     try:
-        await _ended(future)
+        await resolved(outcome)
     except asyncio.CancelledError:
         interpreter().call(lambda: stop(Cancelled("the awaiting task was cancelled")))
         with suppress(TimeoutError):
-            await asyncio.wait_for(_ended(future), SETTLE_S)
+            await asyncio.wait_for(resolved(outcome), SETTLE_S)
         raise
-    return future.result()
+    return outcome.result()
 
 
-async def _ended(future: Future[R]) -> None:
-    """Until the future is done. ``asyncio.wrap_future`` cannot carry every outcome: StopIteration is lost in it."""
+async def resolved(ticket: Ticket[R]) -> None:
+    """Until the ticket is resolved, on the running loop."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[None] = loop.create_future()
 
@@ -63,9 +65,9 @@ async def _ended(future: Future[R]) -> None:
         if not waiter.done():
             waiter.set_result(None)
 
-    def tell(_: Future[R]) -> None:
+    def tell() -> None:
         with suppress(RuntimeError):  # the loop was closed meanwhile
             loop.call_soon_threadsafe(release)
 
-    future.add_done_callback(tell)
+    ticket.add_done_callback(tell)
     await waiter

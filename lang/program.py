@@ -10,10 +10,10 @@ import os
 import random
 from asyncio import TimerHandle
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from concurrent.futures import Future
 from os import PathLike
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
+from ..runtime.requests import Ticket
 from . import mapping
 from .backends.base import Model
 from .budget import Budget, Ledger
@@ -93,13 +93,13 @@ class Program(Generic[P, R_co]):
         return self._aio(calling(), args, kwargs)
 
     async def _aio(self, caller: Caller | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> R_co:
-        execution, future = self.start(args, kwargs, caller=caller)
-        return cast("R_co", (await wait_async(future, execution.cancel)).value)
+        execution, outcome = self.start(args, kwargs, caller=caller)
+        return cast("R_co", (await wait_async(outcome, execution.cancel)).value)
 
     def _run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Run[R_co]:
         refuse_on_loop(self.name, f"await {self.name}.aio(...)")
-        execution, future = self.start(args, kwargs, caller=calling())
-        return wait(future, execution.cancel)
+        execution, outcome = self.start(args, kwargs, caller=calling())
+        return wait(outcome, execution.cancel)
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> Stream[R_co]:
         """Run the program and iterate over its events while it runs; ``.run`` holds the Run afterwards."""
@@ -197,8 +197,8 @@ class Program(Generic[P, R_co]):
         *,
         sink: Callable[[Event], None] | None = None,
         caller: Caller | None = None,
-    ) -> tuple[Execution, Future[Run[Any]]]:
-        """Begin a run from any thread: the execution, and a future of its Run. Bad arguments raise TypeError here."""
+    ) -> tuple[Execution, Ticket[Run[Any]]]:
+        """Begin a run from any thread: the execution, and a ticket of its Run. Bad arguments raise TypeError here."""
         execution = self.prepare(args, kwargs, sink=sink, caller=caller)
         context = contextvars.copy_context()
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from .graph import Edge, EdgeKind, Graph, Node, NodeKind, Site
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Recorder:
@@ -27,7 +30,7 @@ class Recorder:
         attrs: Mapping[str, Any] | None = None,
     ) -> int:
         """Append a node; returns its id."""
-        node = Node(len(self._nodes), kind, label, site, parent, attrs or {}, planned)
+        node = Node(len(self._nodes), kind, label, site, parent, attrs or _NONE, planned)
         self._nodes.append(node)
         return node.id
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from ..runtime.requests import Ticket
 from .errors import Cancelled, FurcateError
 from .execution import Execution
 from .interpreter import interpreter
-from .outcome import refuse_on_loop
+from .outcome import refuse_on_loop, resolved
 from .run import Event, Run
 from .task import current_task
 from .tool_threads import tool_threads
@@ -30,7 +27,7 @@ class Stream(Generic[R_co]):
         self._arrivals: list[Ticket[None]] = []
         self._lock = threading.Lock()
         self._execution: Execution | None = None
-        self._future: Future[Run[Any]] | None = None
+        self._outcome: Ticket[Run[Any]] | None = None
         self._ended = False
 
     def put(self, event: Event | None) -> None:
@@ -41,10 +38,10 @@ class Stream(Generic[R_co]):
         for arrival in arrivals:
             arrival.resolve()
 
-    def begin(self, execution: Execution, future: Future[Run[Any]]) -> None:
+    def begin(self, execution: Execution, outcome: Ticket[Run[Any]]) -> None:
         """Tie the stream to a started run."""
-        self._execution, self._future = execution, future
-        future.add_done_callback(lambda _: self.put(None))
+        self._execution, self._outcome = execution, outcome
+        outcome.add_done_callback(lambda: self.put(None))
 
     def __iter__(self) -> Iterator[Event]:
         refuse_on_loop("a stream's iterator", "async for")
@@ -64,30 +61,27 @@ class Stream(Generic[R_co]):
             self.close()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        loop = asyncio.get_running_loop()
         try:
             while not self._ended:
                 if self._events:
                     for event in self._next():
                         yield event
                     continue
-                waiter: asyncio.Future[None] = loop.create_future()
-                self._arrival().add_done_callback(lambda waiter=waiter: _release(loop, waiter))  # type: ignore[misc]
-                await waiter
+                await resolved(self._arrival())
         finally:
             self.close()
 
     @property
     def run(self) -> Run[R_co]:
         """The finished Run. Raises the run's own error, or FurcateError while it is still running."""
-        if self._future is None or not self._future.done():
+        if self._outcome is None or not self._outcome.done:
             raise FurcateError("the stream is not at its end yet: iterate over it first")
-        return self._future.result()
+        return self._outcome.result()
 
     def close(self) -> None:
         """Cancel the run if it is still running. Idempotent."""
-        execution, future = self._execution, self._future
-        if execution is not None and future is not None and not future.done():
+        execution, outcome = self._execution, self._outcome
+        if execution is not None and outcome is not None and not outcome.done:
             interpreter().call(lambda: execution.cancel(Cancelled("the stream was closed")))
 
     async def aclose(self) -> None:
@@ -101,8 +95,8 @@ class Stream(Generic[R_co]):
             yield event
             return
         self._ended = True
-        if self._future is not None:
-            self._future.result()
+        if self._outcome is not None:
+            self._outcome.result()
 
     def _arrival(self) -> Ticket[None]:
         """Resolved as soon as an event is there."""
@@ -113,12 +107,3 @@ class Stream(Generic[R_co]):
                 return arrival
         arrival.resolve()
         return arrival
-
-
-def _release(loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[None]) -> None:
-    def release() -> None:
-        if not waiter.done():
-            waiter.set_result(None)
-
-    with suppress(RuntimeError):  # the loop was closed meanwhile
-        loop.call_soon_threadsafe(release)

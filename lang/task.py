@@ -68,6 +68,7 @@ class Task(greenlet.greenlet):
         if self.on_end is not None:
             on_end, self.on_end = self.on_end, None
             error = on_end(error)
+        self.body = _nothing  # it knows its task: a circle that only the collector would find
         self.outcome.resolve(value, error)
 
     def settle(self, value: Any) -> Any:
@@ -188,6 +189,10 @@ class Task(greenlet.greenlet):
         finally:
             driver.ended = True
             self.driver = None
+
+
+def _nothing() -> None:
+    """What is left of a body that has ended."""
 
 
 class Driver(Coroutine[Any, Any, None]):

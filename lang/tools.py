@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.requests import Ticket
@@ -44,16 +44,6 @@ async def _wait_for(awaitable: Any) -> Any:
     return await awaitable
 
 
-async def _caught(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """Result and error; SystemExit and KeyboardInterrupt, raised in an asyncio task, would end the loop."""
-    try:
-        return await coroutine, None
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        return None, error
-
-
 def _start_async(
     loop: asyncio.AbstractEventLoop,
     fn: Callable[..., Any],
@@ -61,7 +51,7 @@ def _start_async(
     kwargs: Mapping[str, Any],
     surroundings: contextvars.Context,
 ) -> Ticket[Any]:
-    job = loop.create_task(_caught(fn(*args, **kwargs)), context=surroundings)
+    job = loop.create_task(fn(*args, **kwargs), context=surroundings)
     ticket: Ticket[Any] = Ticket()
 
     def cancel() -> None:
@@ -73,8 +63,10 @@ def _start_async(
     def settle(done: asyncio.Task[Any]) -> None:
         if done.cancelled():
             ticket.resolve(error=Cancelled("the tool was cancelled"))
+        elif (error := done.exception()) is not None:
+            ticket.resolve(error=error)
         else:
-            ticket.resolve(*done.result())
+            ticket.resolve(done.result())
 
     job.add_done_callback(settle)
     return ticket
