@@ -92,6 +92,12 @@ def variants() -> list[Variant]:
         _prefill("prefill 128 x64 window softcap sinks", 128, narrow.large, HAS_SINKS=True, **extras),
         _items("tree_attention 128 x16 fp8", 128, narrow.small, kv_type="fp8e4nv"),
     ]
+    for dim in (128, 256):
+        exact = attention_tiles(dim, deterministic=False, dtype_bytes=4).small
+        found += [
+            _items(f"tree_attention fp32 {dim} x16", dim, exact, kv_type="fp32"),
+            _prefill(f"prefill fp32 {dim} x16", dim, exact, kv_type="fp32"),
+        ]
     latent = attention_tiles(LATENT_DIM, deterministic=False).small
     shape: dict[str, Any] = {"GROUP": 16, "HEADS": 16, "TILE_HEADS": 16, "ROPE_DIM": LATENT_ROPE_DIM, "LATENT": True}
     found += [
@@ -148,6 +154,8 @@ def compile_variant(variant: Variant, target: str) -> Resources:
 def _types(kv_type: str) -> dict[str, str]:
     types = {name: f"*{kind}" for kind, names in _POINTERS.items() for name in names.split()}
     types |= dict.fromkeys(_INTEGERS.split(), "i32")
+    if kv_type == "fp32":
+        types = {name: kind.replace("bf16", "fp32") for name, kind in types.items()}
     return types | {"k_pool": f"*{kv_type}", "v_pool": f"*{kv_type}"}
 
 
@@ -179,9 +187,9 @@ def _items(name: str, dim: int, tile: Tile, *, kv_type: str = "bf16", **changes:
     return Variant(name, tree_attention_kernel, constants, tile.num_warps, tile.num_stages, kv_type)
 
 
-def _prefill(name: str, dim: int, tile: Tile, **changes: Any) -> Variant:
+def _prefill(name: str, dim: int, tile: Tile, *, kv_type: str = "bf16", **changes: Any) -> Variant:
     constants = {"CHUNK_SIZE": CHUNK_SIZE, "HAS_SINKS": False, **_attention(dim, tile), **changes}
-    return Variant(name, prefill_attention_kernel, constants, tile.num_warps, tile.num_stages)
+    return Variant(name, prefill_attention_kernel, constants, tile.num_warps, tile.num_stages, kv_type)
 
 
 def _nvidia_resources(asm: Mapping[str, Any], shared: int) -> Resources:

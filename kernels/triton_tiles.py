@@ -64,7 +64,7 @@ def attention_tiles(head_dim: int, *, deterministic: bool, dtype_bytes: int = 2)
     """Tiles of a head size. Deterministic mode has one tile for every item and phase, the large one: tiles of 16 and 64
     rows use different matrix instructions, and so need not agree in the last bit.
 
-    fp32 pools use the small tile throughout: exact fp32 products have no matrix instructions, and spill at 64 rows.
+    fp32 pools have one tile of 16 rows: exact fp32 products have no matrix instructions, and 64 rows spill.
     Raises UnsupportedByKernel for head sizes that no tile was chosen for.
     """
     if head_dim not in _TILES:
@@ -74,7 +74,8 @@ def attention_tiles(head_dim: int, *, deterministic: bool, dtype_bytes: int = 2)
         )
     pair = _TILES[head_dim]
     if dtype_bytes == 4:
-        return TilePair(pair.small, pair.small)
+        tile = Tile(16, 32, 8, 2) if head_dim <= 128 else Tile(16, 16, 4, 2)
+        return TilePair(tile, tile)
     return TilePair(pair.large, pair.large) if deterministic else pair
 
 
