@@ -3,8 +3,8 @@
     python benchmarks/engine.py [--json FILE] [--skip-time]
 
 Counts need the sample programs (FURCATE_SAMPLE_PROGRAMS names their folder) and run on ``test:tiny``; how many blocks
-are held at most depends on how calls meet in steps, tokens do not. Times are CPU time of the engine's thread over a model
-that answers at once.
+are held at most depends on how calls meet in steps, tokens do not. Times are CPU time of the engine's thread over a
+model that answers at once.
 """
 
 from __future__ import annotations
