@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from typing_extensions import TypeForm, Unpack
 
@@ -83,6 +83,12 @@ class Chat:
     def messages(self) -> Sequence[Message]:
         """The turns so far."""
         return self._context.messages if self._context is not None else []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """Give the conversation's KV back; a turn that is running is cancelled. Idempotent."""

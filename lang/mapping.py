@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import hashlib
 import json
@@ -38,7 +39,7 @@ ROWS_IN_FLIGHT = 256
 def run(program: Program[Any, Any], rows: Iterable[Any], caller: Caller | None, **options: Any) -> Results[Any]:
     """Run one ``map``; see ``Program.map``."""
     refuse_on_loop(f"{program.name}.map", f"await {program.name}.amap(...)")
-    job = _Map(program, list(rows), caller, **options)
+    job = _Map(program, _listed(rows), caller, **options)
     task = current_task()
     if task is not None and task.local:
         return task.wait(job.start(), until_ended=True)
@@ -50,9 +51,15 @@ async def run_async(
     program: Program[Any, Any], rows: Iterable[Any], caller: Caller | None, **options: Any
 ) -> Results[Any]:
     """``run`` from asyncio; cancelling the await stops every row."""
-    job = _Map(program, list(rows), caller, **options)
+    job = _Map(program, _listed(rows), caller, **options)
     outcome: Ticket[Results[Any]] = interpreter().submit(job.start)
     return await wait_async(outcome, job.stop)
+
+
+def _listed(rows: Iterable[Any]) -> list[Any]:
+    if isinstance(rows, str | bytes):
+        raise TypeError("map over a bare string would run on its characters; give a list of rows")
+    return list(rows)
 
 
 def arguments(row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -99,6 +106,10 @@ class _Map:
         self.seed = program.fix_seed(caller)
         if out is not None and resume:
             self._read_finished(Path(out))
+        elif out is not None and Path(out).is_file() and Path(out).stat().st_size:
+            raise FurcateError(
+                f"map: {out} holds the results of an earlier run. Give resume=True to go on with it, or another file."
+            )
         self.todo = iter([i for i in range(len(rows)) if i not in self.values])
         self.file: IO[str] | None = None
         if out is not None:
@@ -167,6 +178,8 @@ class _Map:
         self._go_on()
 
     def _row_failed(self, index: int, error: Exception) -> None:
+        with contextlib.suppress(AttributeError, TypeError):  # some exceptions take no notes
+            error.add_note(f"in row {index} of {self.program.name}.map: {_short(self.rows[index])}")
         self.failed[index] = Failed(index, self.rows[index], error)
         self._write(index, lambda: {"error": f"{type(error).__name__}: {error}"})
         self.bar.update()
@@ -236,6 +249,11 @@ def _breaks_off(path: Path) -> bool:
             return False
         file.seek(-1, os.SEEK_END)
         return file.read(1) != b"\n"
+
+
+def _short(row: Any, limit: int = 100) -> str:
+    text = repr(row)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def _digest(row: Any) -> str:

@@ -10,6 +10,7 @@ import os
 import random
 from asyncio import TimerHandle
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import fields
 from os import PathLike
 from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -43,6 +44,9 @@ R_co = TypeVar("R_co", covariant=True)
 I_contra = TypeVar("I_contra", contravariant=True)
 
 Rows = Iterable[Mapping[str, Any]] | Iterable[tuple[Any, ...]]
+
+
+_SETTINGS = tuple(field.name for field in fields(Settings))
 
 
 class _Unary(Protocol[I_contra, R_co]):
@@ -121,15 +125,21 @@ class Program(Generic[P, R_co]):
         self, rows: Rows, *, progress: bool = ..., on_error: Literal["keep", "raise"] = ...,
         out: str | PathLike[str] | None = ..., resume: bool = ..., budget: Budget | None = ...,
     ) -> Results[R_co]: ...  # fmt: skip
-    def map(self: Any, rows: Iterable[Any], **options: Any) -> Results[Any]:
+    def map(
+        self: Any, rows: Iterable[Any], *, progress: bool = False, on_error: Literal["keep", "raise"] = "raise",
+        out: str | PathLike[str] | None = None, resume: bool = False, budget: Budget | None = None,
+    ) -> Results[Any]:  # fmt: skip
         """Run the program on every row, many at once; values in the order of the rows.
 
         A row that is a dict is keyword arguments, a tuple positional, anything else the sole argument. on_error:
         ``raise`` (default) stops at the first failed row and raises its error; ``keep`` collects failures in
         ``.failed``. out: a JSONL file that each finished row is written to at once; resume: skip what it already
-        holds. budget: for all rows together. Row i runs with seed + i.
+        holds, without which a file that holds something is refused. budget: for all rows together. progress: a tqdm
+        bar on a terminal. Row i runs with seed + i.
         """
-        return mapping.run(self, rows, calling(), **options)
+        return mapping.run(
+            self, rows, calling(), progress=progress, on_error=on_error, out=out, resume=resume, budget=budget
+        )
 
     @overload
     async def amap(
@@ -141,9 +151,14 @@ class Program(Generic[P, R_co]):
         self, rows: Rows, *, progress: bool = ..., on_error: Literal["keep", "raise"] = ...,
         out: str | PathLike[str] | None = ..., resume: bool = ..., budget: Budget | None = ...,
     ) -> Results[R_co]: ...  # fmt: skip
-    def amap(self: Any, rows: Iterable[Any], **options: Any) -> Coroutine[Any, Any, Results[Any]]:
+    def amap(
+        self: Any, rows: Iterable[Any], *, progress: bool = False, on_error: Literal["keep", "raise"] = "raise",
+        out: str | PathLike[str] | None = None, resume: bool = False, budget: Budget | None = None,
+    ) -> Coroutine[Any, Any, Results[Any]]:  # fmt: skip
         """``map`` from asyncio."""
-        return mapping.run_async(self, rows, calling(), **options)
+        return mapping.run_async(
+            self, rows, calling(), progress=progress, on_error=on_error, out=out, resume=resume, budget=budget
+        )
 
     def using(
         self,
@@ -219,7 +234,7 @@ class Program(Generic[P, R_co]):
         caller: Caller | None = None,
     ) -> Execution:
         """An execution for a run with these arguments; under a caller, with what it passes on."""
-        self.__signature__.bind(*args, **kwargs)  # a wrong argument is the caller's error, raised at the caller's line
+        self._require_arguments(args, kwargs)
         outer = caller.body.execution if caller is not None else None
         settings, model = self._settings, self._settings.model
         if outer is not None:
@@ -234,6 +249,15 @@ class Program(Generic[P, R_co]):
             sink=sink,
             ledger=ledger,
         )
+
+    def _require_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """A wrong argument is the caller's error: TypeError at the caller's line, before anything runs."""
+        try:
+            self.__signature__.bind(*args, **kwargs)
+        except TypeError as error:
+            settings = [name for name in kwargs if name in _SETTINGS and name not in self.__signature__.parameters]
+            hint = f"; {settings[0]} is a setting: {self.name}.using({settings[0]}=...)" if settings else ""
+            raise TypeError(f"{self.name}{self.__signature__}: {error}{hint}") from None
 
     def fix_seed(self, caller: Caller | None = None) -> int:
         """The seed of the next run: the one that was set, or the caller's, or a fresh one."""

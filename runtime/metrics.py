@@ -42,7 +42,8 @@ class Usage:
 
     @property
     def computed(self) -> int:
-        """Tokens that went through the model for this call."""
+        """Tokens whose KV was computed for this call. A call whose context is wholly cached computes none, though the
+        logits of its last position may be read again (``forward_passes`` counts those steps)."""
         return self.prefilled + self.decoded + self.repeated
 
     def __add__(self, other: Usage) -> Usage:

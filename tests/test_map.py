@@ -165,3 +165,19 @@ def test_a_map_inside_a_map():
         return len(shout.map([str(j) for j in range(3)]).ok)
 
     assert outer.map(range(300)).ok == [3] * 300
+
+
+def test_a_file_that_holds_results_is_not_overwritten(tmp_path):
+    out = tmp_path / "out.jsonl"
+    shout.map(["a"], out=out)
+    with pytest.raises(fc.FurcateError, match="resume=True"):
+        shout.map(["b"], out=out)
+    assert shout.map(["a", "b"], out=out, resume=True).ok == ["a!", "b!"]
+
+
+def test_an_error_names_its_row_and_a_bare_string_is_refused():
+    with pytest.raises(ValueError, match="a bad row") as caught:
+        shout.map(["a", "bad"])
+    assert caught.value.__notes__ == ["in row 1 of shout.map: 'bad'"]
+    with pytest.raises(TypeError, match="list of rows"):
+        shout.map("ab")

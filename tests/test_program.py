@@ -268,3 +268,17 @@ def test_the_log_level_comes_from_the_environment(monkeypatch):
     monkeypatch.setenv("FURCATE_LOG", "loud")
     with pytest.raises(ValueError, match="FURCATE_LOG"):
         fc.load("test:scripted")
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_setting_among_the_arguments_is_pointed_to_using():
+    with pytest.raises(TypeError, match=r"say\(text: 'str'\).*say\.using\(temperature="):
+        say("x", temperature=1)
+    with pytest.raises(TypeError, match="takes a Budget"):
+        say.using(budget=100)("x")
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_chat_closes_with_its_block():
+    with Chat() as chat:
+        assert chat.say("hi", max_tokens=4) == "hi"
