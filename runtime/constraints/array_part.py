@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .machine import FAR, Config, Part, config, need_of
-from .text_parts import Node, String
+from .string_part import String
+from .text_parts import Node
 
 Frame = tuple[int, tuple[int, ...], tuple[bytes, ...]]
 """(items so far, how many of each counted kind, values so far where they must differ)"""

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from .byte_dfa import DEAD, ByteDFA, distances, restricted
 from .dfa_algebra import MANY, num_words
 from .machine import FAR, Config, Part, config, need_of
-from .text_parts import COLON, Node, String
+from .string_part import String
+from .text_parts import COLON, Node
 
 Frame = tuple[int, int, tuple[bytes, ...], int]
 """(bits of the named keys that are done, pairs so far, other keys so far, bits of the claims owed)"""

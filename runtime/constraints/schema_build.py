@@ -20,7 +20,9 @@ from .machine import FAR, Config, Part, config
 from .schema_documents import ANY, Key
 from .schema_expand import Expander
 from .schema_shapes import Arr, Bool, Kind, Null, Number, Obj, Shape, Str, covers, holds, holds_text
-from .text_parts import UNIVERSAL, Node, String, Text
+from .string_part import String
+from .text_parts import Node, Text
+from .utf8_automata import UNIVERSAL
 
 MOST_NODES = 20_000
 """Values of different kinds that one schema may come to."""
