@@ -79,6 +79,7 @@ class Engine:
         self._num_query_rows = 0
         self._num_abandoned = 0
         self._num_copied_before = 0
+        self._peak_blocks = 0
         self._thread = threading.Thread(target=self._loop, name="furcate-engine", daemon=True) if threaded else None
         if self._thread is not None:
             self._thread.start()
@@ -114,6 +115,7 @@ class Engine:
                 "blocks_free": pool.num_free,
                 "blocks_cached": pool.num_cached,
                 "blocks_referenced": pool.num_referenced,
+                "blocks_peak": self._peak_blocks,
                 "blocks_copied": pool.num_copied + self._num_copied_before,
                 "tree_nodes": tree.num_nodes,
                 "tree_tokens": tree.num_tokens,
@@ -257,6 +259,7 @@ class Engine:
             index = {row: i for i, row in enumerate(batch.logit_rows)}
             for work in works:
                 work.tally.forward_passes += 1
+        self._peak_blocks = max(self._peak_blocks, self.cache.pool.num_referenced)
         plan.builder.commit()
         self._read_scores(plan, logits, index)
         self._draw(plan, logits, index)

@@ -63,6 +63,9 @@ def answer_chat(prompt: str) -> str:
     return "The one under the moon." if "higher" in prompt else "The sea bulges on two sides."
 
 
+ENGINE = {"07_shared_prefix"}
+"""Examples about the engine's figures: their output is kept as ``test:tiny`` gives it."""
+
 ANSWERS = {
     "01_judge": answer_judge,
     "02_few_shot": answer_route,
@@ -74,14 +77,14 @@ ANSWERS = {
 
 
 def test_every_example_has_a_script_and_kept_output() -> None:
-    assert [path.stem for path in EXAMPLES] == sorted(ANSWERS)
+    assert [path.stem for path in EXAMPLES] == sorted(ANSWERS.keys() | ENGINE)
     kept = {path.stem for path in (ROOT / "examples" / "expected").glob("*.txt")}
-    assert kept == set(ANSWERS)
+    assert kept == ANSWERS.keys() | ENGINE
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_prints_what_is_kept(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    load(path).main(testing.Scripted(ANSWERS[path.stem]))
+    load(path).main("test:tiny" if path.stem in ENGINE else testing.Scripted(ANSWERS[path.stem]))
     expected = (ROOT / "examples" / "expected" / f"{path.stem}.txt").read_text(encoding="utf-8")
     assert capsys.readouterr().out == expected
 

@@ -22,10 +22,10 @@ class Model(ABC):
         """A fresh, empty branch. Branches share KV only within one namespace."""
 
     def stats(self) -> Mapping[str, int]:
-        """Counters: ``blocks_total blocks_free blocks_cached blocks_referenced blocks_copied tree_nodes tree_tokens
-        steps forward_passes tokens_computed preemptions``; a stand-in without an engine has only zeros."""
+        """Counters: ``blocks_total blocks_free blocks_cached blocks_referenced blocks_peak blocks_copied tree_nodes
+        tree_tokens steps forward_passes tokens_computed preemptions``; a stand-in without an engine has only zeros."""
         names = (
-            "blocks_total blocks_free blocks_cached blocks_referenced blocks_copied tree_nodes tree_tokens "
+            "blocks_total blocks_free blocks_cached blocks_referenced blocks_peak blocks_copied tree_nodes tree_tokens "
             "steps forward_passes tokens_computed preemptions"
         )
         return dict.fromkeys(names.split(), 0)
