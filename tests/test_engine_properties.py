@@ -187,9 +187,10 @@ class EngineMachine(RuleBasedStateMachine):
 
     def expect_cancelled(self, ticket: Ticket[Any]) -> None:
         try:
-            ticket.result()
+            result = ticket.result()
         except RequestCancelled:
             return
+        self.accounted += result.usage.computed  # it had ended before it was cancelled
 
     def teardown(self) -> None:
         if not hasattr(self, "kit"):
