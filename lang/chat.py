@@ -62,6 +62,17 @@ class ChatFormat:
         """
         return self._segment((*roles, role), generation=False)
 
+    def folded(self, system: str, role: str) -> Segment:
+        """A first turn of ``role`` with the system text that the template folds into it, as Llama 2's and Mistral's do.
+
+        Raises TemplateRefused where the template takes no system turn at all.
+        """
+        rendered = self._render(("system", role))
+        first, second = (rendered.index(_PLACEHOLDER.format(i)) for i in (0, 1))
+        begin = self._split(rendered[:first])
+        between = self._split(rendered[first + len(_PLACEHOLDER.format(0)) : second])
+        return Segment((*begin.pieces, system, *between.pieces))
+
     def generation(self, roles: Roles) -> Segment:
         """What stands between the last turn's content and what the model is to write."""
         return self._segment(roles, generation=True)
@@ -77,13 +88,17 @@ class ChatFormat:
     def content(self, role: str, text: str) -> str:
         """``text`` as the template would show it: some templates strip it."""
         if role not in self._trims:
-            try:
-                probe = self._render((role,) if role != "assistant" else ("user", role), padding="  ")
-                marker = _PLACEHOLDER.format(0 if role != "assistant" else 1)
-                self._trims[role] = f"  {marker}  " not in probe
-            except TemplateRefused:
-                self._trims[role] = False
+            self._trims[role] = self._is_trimmed(role)
         return text.strip() if self._trims[role] else text
+
+    def _is_trimmed(self, role: str) -> bool:
+        for roles in ((role,), (role, "user") if role == "system" else ("user", role)):  # the first it takes
+            try:
+                probe = self._render(roles, padding="  ")
+            except TemplateRefused:
+                continue
+            return f"  {_PLACEHOLDER.format(roles.index(role))}  " not in probe
+        return False
 
     def end_ids(self, roles: Roles) -> frozenset[int]:
         """Special tokens with which the template closes an assistant turn, beside the model's end-of-sequence."""

@@ -362,7 +362,8 @@ class Context:
         if not isinstance(text, str):
             raise TypeError(f'only text can be appended to a context, not {type(text).__name__}: use f"{{value}}"')
         self._execution.place("Text", _short(text), self, depth=depth, task=task)
-        self._append_plain(text)
+        if not self._turns.held:  # a held system text is appended with the first user turn
+            self._append_plain(text)
         self._turns.say(text)
 
     def _role(self, role: Role, text: str) -> None:
@@ -377,7 +378,8 @@ class Context:
             )
         header = segment.encode(self._execution.model.tokenizer)
         ids = segment.encode(self._execution.model.tokenizer, content) if content else header
-        self._append_ids(ids)
+        if ids:
+            self._append_ids(ids)
         self._open_text = self._branch.length - max(0, len(ids) - len(header))
 
     def _open_assistant(self) -> None:

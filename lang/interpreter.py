@@ -84,8 +84,11 @@ class Interpreter:
         self.loop.call_soon_threadsafe(self._drain)
 
     def discard(self, branch: Branch) -> None:
-        """Release the KV of a context that nobody can reach any more. Safe from a finalizer."""
-        self._enqueue(None, branch.release)
+        """Release the KV of a context that nobody can reach any more. Safe from a finalizer, on any thread."""
+        if self.is_own_thread():
+            branch.release()  # only posts to the engine; a run that ends now has given everything back
+        else:
+            self._enqueue(None, branch.release)
 
     def submit(self, start: Callable[[], Ticket[R]]) -> Ticket[R]:
         """Run ``start`` on the interpreter's thread; returns a ticket with the outcome of the one it returns."""

@@ -21,16 +21,20 @@ class Message(TypedDict):
 class Turns:
     """A context's turn state. The last turn stays open until the next role call closes it."""
 
-    __slots__ = ("_format", "_texts", "roles")
+    __slots__ = ("_format", "_texts", "held", "roles")
 
-    def __init__(self, chat: ChatFormat, roles: tuple[Role, ...] = (), texts: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, chat: ChatFormat, roles: tuple[Role, ...] = (), texts: tuple[str, ...] = (), held: bool = False
+    ) -> None:
         self._format = chat
         self.roles: tuple[Role, ...] = roles
         self._texts: tuple[str, ...] = texts
+        self.held = held
+        """Whether the system text waits for the first user turn, into which the template folds it."""
 
     def copy(self) -> Turns:
         """A snapshot: what a branch inherits, and what a mark keeps."""
-        return Turns(self._format, self.roles, self._texts)
+        return Turns(self._format, self.roles, self._texts, self.held)
 
     @property
     def open_role(self) -> Role | None:
@@ -44,9 +48,16 @@ class Turns:
         role, because the template refuses two in a row.
         """
         content = self._format.content(role, text)
+        if self.held:
+            segment = self._format.folded(self._texts[0], role)
+            self.roles, self._texts, self.held = (*self.roles, role), (*self._texts, content), False
+            return segment, content, False
         try:
             segment = self._format.turn(self.roles, role)
         except TemplateRefused:
+            if role == "system" and not self.roles and self._folds():
+                self.roles, self._texts, self.held = ("system",), (content,), True
+                return Segment(()), "", False
             if self.open_role != role:
                 raise
             self.say("\n\n" + content)
@@ -63,6 +74,13 @@ class Turns:
         self.roles = (*self.roles, "assistant")
         self._texts = (*self._texts, "")
         return segment
+
+    def _folds(self) -> bool:
+        try:
+            self._format.folded("", "user")
+        except TemplateRefused:
+            return False
+        return True
 
     def say(self, text: str) -> None:
         """Add ``text`` to the open turn; raw text belongs to no turn."""

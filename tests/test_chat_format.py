@@ -42,6 +42,16 @@ ALTERNATING = (
 )
 """No headers, no system turn, no two user turns in a row."""
 
+FOLDED = (
+    "{{ '<s>' }}{% if messages[0]['role'] == 'system' %}{% set said = '<<SYS>>' + messages[0]['content'] | trim + "
+    "'<</SYS>>\n\n' %}{% set rest = messages[1:] %}{% else %}{% set said = '' %}{% set rest = messages %}{% endif %}"
+    "{% for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('roles must alternate') }}{% endif %}{% if m['role'] == 'user' %}"
+    "{{ '[INST] ' + (said if loop.first else '') + m['content'] + ' [/INST]' }}"
+    "{% else %}{{ m['content'] + '<|end|>' }}{% endif %}{% endfor %}"
+)
+"""Folds the system text into the first user turn, as Llama 2's and Mistral's templates do."""
+
 DEFAULTED = (
     "{% if messages[0]['role'] != 'system' %}{{ '<|start|>system\nBe kind.<|end|>\n' }}{% endif %}" + TURNS + PROMPT
 )
@@ -100,7 +110,8 @@ def run(body, tokenizer: Family, answers):
 
 @pytest.mark.parametrize("system", [True, False])
 @pytest.mark.parametrize(
-    ("template", "bos"), [(TRIMMED, True), (DATED, True), (ALTERNATING, True), (DEFAULTED, False), (FORGETFUL, False)]
+    ("template", "bos"),
+    [(TRIMMED, True), (DATED, True), (ALTERNATING, True), (FOLDED, True), (DEFAULTED, False), (FORGETFUL, False)],
 )
 def test_turn_by_turn_gives_the_tokens_of_the_whole(template, bos, system):
     tokenizer = Family(template, bos)
@@ -155,6 +166,25 @@ def test_a_role_that_the_template_refuses_says_what_to_do():
         return c.gen(max_tokens=4)
 
     assert run(body, Family(ALTERNATING, True), ["x"]).value == "x"
+
+
+def test_a_system_text_that_the_template_folds_waits_for_the_first_user_turn():
+    def body(c: Context):
+        c.system("Be")
+        c += " brief."
+        assert list(c.tokens) == []
+        assert c.messages == [{"role": "system", "content": "Be brief."}]
+        with pytest.raises(fc.TemplateRefused), c.scratch() as t:
+            t.gen(max_tokens=4)
+        branch = c.fork(1, lambda b, i: (b.user("a"), b.gen(max_tokens=4), b.transcript)[-1])
+        c.user("b")
+        c.gen(max_tokens=4)
+        return branch, c.transcript
+
+    assert run(body, Family(FOLDED, True), ["x", "y"]).value == (
+        ["<s>[INST] <<SYS>>Be brief.<</SYS>>\n\na [/INST]x"],
+        "<s>[INST] <<SYS>>Be brief.<</SYS>>\n\nb [/INST]y",
+    )
 
 
 def test_an_earlier_thought_stays_in_the_context():
