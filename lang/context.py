@@ -231,7 +231,6 @@ class Context:
         """``with c.scratch() as t:`` a branch that is thrown away."""
         return forking.scratch(self)
 
-    # ---- marks
     def mark(self) -> Mark:
         """A mark at the present end of the context."""
         self._enter("mark")
@@ -251,7 +250,6 @@ class Context:
         del self._marks[self._marks.index(mark) + 1 :]
         self._return_to(mark)
 
-    # ---- host code
     @overload
     def tool(self, fn: Callable[P, Coroutine[Any, Any, R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
     @overload
@@ -391,8 +389,9 @@ class Context:
         elif self._branch.length == 0:
             self._append_ids(())
 
-    def _charge(self, usage: Usage) -> None:
+    def _charge(self, usage: Usage, node: int) -> None:
         self._usage = total(self._usage, usage)
+        self._execution.recorder.charge(node, usage)
         self._execution.charge(usage)
 
 

@@ -70,7 +70,7 @@ def generate(context: Context, wanted: Any, pattern: str | None, options: Mappin
     result: GenResult = dispatch(context, task, lambda: context._branch.generate(request), place, path)
     text = _text(context, result)
     context._turns.say(text)
-    context._charge(result.usage)
+    context._charge(result.usage, place.node)
     context._last = OpRecord(
         text, result.tokens, result.logprobs, result.finish_reason, result.usage, result.top_logprobs
     )

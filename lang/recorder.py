@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from ..runtime.metrics import Usage
 from .graph import Edge, EdgeKind, Graph, Node, NodeKind, Site
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -33,6 +35,11 @@ class Recorder:
         node = Node(len(self._nodes), kind, label, site, parent, attrs or _NONE, planned)
         self._nodes.append(node)
         return node.id
+
+    def charge(self, node: int, usage: Usage) -> None:
+        """What the operation of a node used, as the attribute ``usage`` of the node: its counts that are not zero."""
+        used = self._nodes[node]
+        self._nodes[node] = replace(used, attrs={**used.attrs, "usage": usage.as_dict()})
 
     def connect(self, source: int | None, target: int, kind: EdgeKind, label: str = "") -> None:
         """Append an edge; none from an operation that was not recorded."""

@@ -62,7 +62,7 @@ def select(context: Context, choices: Any, how: How, name: str, end: str | None)
     context._append_ids(chosen)
     context._open_text = context._branch.length
     context._turns.say(texts[choice.index])
-    context._charge(usage)
+    context._charge(usage, place.node)
     context._last = OpRecord(texts[choice.index], chosen, result.logprobs[choice.index][: len(chosen)], "choice", usage)
     execution.emit(Event("select", label, context.path, texts[choice.index]))
     return choice

@@ -55,6 +55,12 @@ class Usage:
         }
         return Usage(**sums, missed_because=reasons)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The counts that are not zero, by name."""
+        counts = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "missed_because"}
+        given = {name: count for name, count in counts.items() if count}
+        return {**given, "missed_because": dict(self.missed_because)} if self.missed_because else given
+
     def as_openai(self) -> dict[str, Any]:
         """``usage`` of a chat completion: cached tokens are part of the prompt's."""
         return {

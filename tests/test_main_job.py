@@ -174,3 +174,19 @@ def test_what_runs_beside_a_program_does_not_change_it(tiny):
     alone = sample.using(tiny, seed=4)(0)
     for others in (6, 31):
         assert sample.using(tiny, seed=4).map(range(others + 1)).ok[0] == alone
+
+
+def test_the_usages_of_the_nodes_add_up_to_the_runs(tiny):
+    @program
+    def tree(c: Context) -> str:
+        c.user("root of the tree")
+        c.fork(3, lambda b, i: b.gen(max_tokens=4, temperature=1.0))
+        c.select(["left", "right"])
+        return c.gen(max_tokens=4)
+
+    run = tree.using(tiny, seed=8).run()
+    used = [node.attrs["usage"] for node in run.graph.nodes if "usage" in node.attrs]
+    assert len(used) == 5
+    for name in ("prompt", "cached", "shared", "prefilled", "decoded", "generated", "forward_passes", "copied_blocks"):
+        assert sum(usage.get(name, 0) for usage in used) == getattr(run.usage, name), name
+    assert '"usage"' in run.graph.to_json()
