@@ -14,6 +14,14 @@ def vote(values: Iterable[T], /) -> T:
 
     Raises ValueError if there are none.
     """
+    counts = _counted(values)
+    if not counts:
+        raise ValueError("vote() of no values: every branch failed or was cancelled, or the fork had no items")
+    return max(counts, key=lambda pair: pair[1])[0]
+
+
+def _counted(values: Iterable[T]) -> list[tuple[T, int]]:
+    """Each different value, in the order they were first seen, and how often."""
     counts: list[tuple[T, int]] = []
     places: dict[Hashable, int] = {}
     for value in values:
@@ -22,9 +30,7 @@ def vote(values: Iterable[T], /) -> T:
             counts.append((value, 1))
         else:
             counts[at] = (counts[at][0], counts[at][1] + 1)
-    if not counts:
-        raise ValueError("vote() of no values: every branch failed or was cancelled, or the fork had no items")
-    return max(counts, key=lambda pair: pair[1])[0]
+    return counts
 
 
 def _place(value: Any, places: dict[Hashable, int], counts: list[tuple[Any, int]]) -> int | None:
@@ -43,8 +49,7 @@ def majority(k: int, /, *, key: Callable[[Any], object] | None = None) -> Until[
     _at_least_one("majority", k)
 
     def reached(values: Sequence[object]) -> bool:
-        keys = [key(v) if key is not None else v for v in values]
-        return any(sum(1 for other in keys if other == k_) >= k for k_ in keys)
+        return any(n >= k for _, n in _counted(values if key is None else map(key, values)))
 
     return _needing(k, reached)
 

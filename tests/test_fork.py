@@ -309,3 +309,25 @@ def test_an_until_that_too_few_branches_can_reach_is_a_warning():
     ]
     with pytest.raises(TypeError, match=r"until=majority\(3\)"):
         majority(["a"])
+
+
+def test_majority_looks_at_each_value_a_bounded_number_of_times():
+    compared = 0
+
+    class Answer:
+        def __init__(self, number):
+            self.number = number
+
+        def __hash__(self):
+            return hash(self.number)
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return self.number == other.number
+
+    answers = [Answer(i % 100) for i in range(500)]
+    assert majority(6)(answers) is False
+    assert majority(5)(answers) is True
+    assert compared <= 2 * len(answers)
+    assert majority(2)([[1], [2], [1]]) is True  # what cannot be hashed is compared
