@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -73,6 +73,15 @@ def fork(
 
 @overload
 def parallel(
+    fn: Callable[[Context, *Ts], Coroutine[Any, Any, R]],
+    contexts: Iterable[Context],
+    /,
+    *args: *Ts,
+    until: Until[R] | None = ...,
+    errors: Literal["raise"] = ...,
+) -> list[R]: ...
+@overload
+def parallel(
     fn: Callable[[Context, *Ts], R],
     contexts: Iterable[Context],
     /,
@@ -80,6 +89,15 @@ def parallel(
     until: Until[R] | None = ...,
     errors: Literal["raise"] = ...,
 ) -> list[R]: ...
+@overload
+def parallel(
+    fn: Callable[[Context, *Ts], Coroutine[Any, Any, R]],
+    contexts: Iterable[Context],
+    /,
+    *args: *Ts,
+    until: Until[R] | None = ...,
+    errors: Literal["return"],
+) -> list[R | BranchError]: ...
 @overload
 def parallel(
     fn: Callable[[Context, *Ts], R],
