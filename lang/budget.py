@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from numbers import Real
 
 from ..runtime.metrics import Usage
 from .errors import BudgetExceeded, UnsupportedByBackend
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
     """Limits of a run, or of all rows of a ``map`` together."""
 
@@ -19,6 +20,15 @@ class Budget:
     """Seconds since the run, or the map, began."""
     cost: float | None = None
     """In the currency of the model's price list; only models with a price list."""
+
+    def __post_init__(self) -> None:
+        """Raises TypeError for a limit that is no number, ValueError for one below 0."""
+        for kind in ("tokens", "seconds", "cost"):
+            limit = getattr(self, kind)
+            if limit is not None and (isinstance(limit, bool) or not isinstance(limit, Real)):
+                raise TypeError(f"Budget: {kind} is a number, not {limit!r}")
+            if limit is not None and not float(limit) >= 0:
+                raise ValueError(f"Budget: {kind}={limit} must be at least 0")
 
 
 class Ledger:

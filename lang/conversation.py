@@ -15,14 +15,15 @@ from .context import Context
 from .errors import Cancelled, ContextClosed, FurcateError
 from .execution import Body, Execution, Settings
 from .interpreter import interpreter
-from .load import load, require_model
+from .load import as_model, require_model
 from .operation import GenOptions, Mark
 from .outcome import refuse_on_loop, wait, wait_async
-from .program import default_seed
 from .run import Event, Run
+from .seed import default_seed
 from .stream import Stream
 from .task import current_task
 from .turns import Message, Turns
+from .types import OutputType
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class Chat:
     """A conversation. Turns are said one after the other, from any thread or loop."""
 
     def __init__(self, *, system: str | None = None, model: Model | str | None = None) -> None:
-        self._model = load(model) if isinstance(model, str) else model if model is not None else require_model()
+        self._model = as_model(model) if model is not None else require_model()
         self._system = system
         self._execution = Execution("chat", self._model, Settings(), default_seed())
         self._context: Context | None = None
@@ -45,6 +46,8 @@ class Chat:
     @overload
     def say(self, text: str, /, **options: Unpack[GenOptions]) -> str: ...
     @overload
+    def say(self, text: str, type: OutputType[T], /, **options: Unpack[GenOptions]) -> T: ...
+    @overload
     def say(self, text: str, type: TypeForm[T], /, **options: Unpack[GenOptions]) -> T: ...
     def say(self, text: str, type: Any = str, /, **options: Any) -> Any:
         """Say ``text`` as the user and return the model's reply, a ``type``. Options as in ``Context.gen``."""
@@ -54,7 +57,13 @@ class Chat:
         turn, outcome = self._start(text, type, options, None)
         return wait(outcome, turn.cancel).value
 
-    async def asay(self, text: str, type: Any = str, /, **options: Unpack[GenOptions]) -> Any:
+    @overload
+    async def asay(self, text: str, /, **options: Unpack[GenOptions]) -> str: ...
+    @overload
+    async def asay(self, text: str, type: OutputType[T], /, **options: Unpack[GenOptions]) -> T: ...
+    @overload
+    async def asay(self, text: str, type: TypeForm[T], /, **options: Unpack[GenOptions]) -> T: ...
+    async def asay(self, text: str, type: Any = str, /, **options: Any) -> Any:
         """``say`` from asyncio."""
         turn, outcome = self._start(text, type, options, None)
         return (await wait_async(outcome, turn.cancel)).value

@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,17 @@ class Settings:
     temperature: float | None = None
     budget: Budget | None = None
     timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        """A wrong setting is refused where it is set."""
+        for name in ("temperature", "timeout"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise TypeError(f"using: {name} is a number, not {value!r}")
+            if value is not None and not float(value) >= 0:
+                raise ValueError(f"using: {name}={value} must be at least 0")
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, Integral)):
+            raise TypeError(f"using: seed is a whole number, not {self.seed!r}")
 
     def over(self, inherited: Settings) -> Settings:
         """These settings, with what they leave open taken from ``inherited``."""

@@ -23,25 +23,39 @@ def load(name: str = EMBEDDED, /, **options: Any) -> Model:
     """Load a model and start an engine for it.
 
     name: ``smollm2-135m``, a local directory, a Hugging Face id, a ``.gguf`` file, ``test:tiny`` (random weights, the
-    real engine) or ``test:scripted`` (no weights: the shortest valid value). options: ``kv_tokens`` (size of the KV
-    pool), ``max_step_tokens``, ``max_context`` (tokens that a
-    sequence may hold), ``plan``, ``deterministic``, ``dtype``, ``device``. Raises ModelNotFound,
-    ModelLoadError.
+    real engine) or ``test:scripted`` (no weights, no options: the shortest valid value). options: ``kv_tokens`` (size
+    of the KV pool), ``max_step_tokens``, ``max_context`` (tokens that a sequence may hold), ``plan``,
+    ``deterministic``, ``dtype``, ``device``.
+
+    Raises ModelNotFound, ModelLoadError, TypeError for an option that the model does not have.
     """
     logs.configure()
+    if not isinstance(name, str):
+        raise TypeError(f"load takes a model's name or path as text, not {type(name).__name__}")
     if name == "test:scripted":
         from .testing import Scripted  # noqa: PLC0415 - a test model, loaded where it is asked for
 
+        if options:
+            raise TypeError(f"load: test:scripted has no options, and {', '.join(options)} was given")
         return Scripted()
     from .backends.engine import EngineModel  # noqa: PLC0415 - imports torch and transformers: seconds
 
     return EngineModel.load(name, **options)
 
 
+def as_model(model: Model | str) -> Model:
+    """``model``, loaded where it is a name. Raises TypeError for what is neither."""
+    if isinstance(model, str):
+        return load(model)
+    if not isinstance(model, Model):
+        raise TypeError(f"a model is a name or what fc.load returns, not {type(model).__name__}")
+    return model
+
+
 @contextmanager
 def using(model: Model | str, /) -> Iterator[Model]:
     """``with fc.using(model):`` programs in the block run on ``model``. A name is loaded, and closed at the end."""
-    loaded = load(model) if isinstance(model, str) else model
+    loaded = as_model(model)
     token = _model.set(loaded)
     try:
         yield loaded

@@ -59,12 +59,14 @@ async def run_async(
 def _listed(rows: Iterable[Any]) -> list[Any]:
     if isinstance(rows, str | bytes):
         raise TypeError("map over a bare string would run on its characters; give a list of rows")
+    if isinstance(rows, Mapping):
+        raise TypeError("map over one mapping would run on its keys; give a list of rows, [row] for a single one")
     return list(rows)
 
 
 def arguments(row: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """How a row becomes arguments: a dict is keywords, a tuple positional, anything else the sole argument."""
-    if isinstance(row, dict):
+    if isinstance(row, Mapping):
         return (), {str(name): value for name, value in row.items()}
     if isinstance(row, tuple):
         return row, {}

@@ -6,8 +6,6 @@ import contextvars
 import functools
 import inspect
 import logging
-import os
-import random
 from asyncio import TimerHandle
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import fields
@@ -27,10 +25,11 @@ from .execution import Body, Execution, Settings, enter_body, nested_body
 from .forking import body_code
 from .graph import Graph
 from .interpreter import interpreter
-from .load import load, require_model
+from .load import as_model, require_model
 from .nesting import Caller, calling
 from .outcome import refuse_on_loop, wait, wait_async
 from .run import Event, Results, Run
+from .seed import default_seed
 from .stream import Stream
 from .task import Task, current_task
 from .turns import Turns
@@ -44,8 +43,6 @@ R_co = TypeVar("R_co", covariant=True)
 I_contra = TypeVar("I_contra", contravariant=True)
 
 Rows = Iterable[Mapping[str, Any]] | Iterable[tuple[Any, ...]]
-
-
 _SETTINGS = tuple(field.name for field in fields(Settings))
 
 
@@ -170,7 +167,7 @@ class Program(Generic[P, R_co]):
         timeout: float | None = None,
     ) -> Program[P, R_co]:
         """The same program with settings. temperature: default of its ``gen`` calls; timeout: seconds per run."""
-        chosen = load(model) if isinstance(model, str) else model
+        chosen = as_model(model) if model is not None else None
         made: Program[P, R_co] = Program(
             self._fn, Settings(chosen, seed, temperature, budget, timeout).over(self._settings)
         )
@@ -189,8 +186,7 @@ class Program(Generic[P, R_co]):
 
     def check(self, model: Model | str | None = None) -> list[Finding]:
         """What is wrong, or likely to be, found on the graph; with a model also what that model cannot do."""
-        chosen = load(model) if isinstance(model, str) else model
-        return check_program(self, chosen)
+        return check_program(self, as_model(model) if model is not None else None)
 
     # ---- inside
     def plan(self) -> Graph | None:
@@ -205,6 +201,10 @@ class Program(Generic[P, R_co]):
                 logger.warning("%s runs without a plan: compiling it failed", self.name, exc_info=error)
         return self._plan.graph
 
+    def plan_for(self, model: Model) -> Graph | None:
+        """``plan``, unless the model was loaded with ``plan=False``."""
+        return self.plan() if getattr(model, "plan", True) else None
+
     def start(
         self,
         args: tuple[Any, ...],
@@ -215,6 +215,7 @@ class Program(Generic[P, R_co]):
     ) -> tuple[Execution, Ticket[Run[Any]]]:
         """Begin a run from any thread: the execution, and a ticket of its Run. Bad arguments raise TypeError here."""
         execution = self.prepare(args, kwargs, sink=sink, caller=caller)
+        self.plan_for(execution.model)  # reads the source and compiles types: others should not wait for that
         context = contextvars.copy_context()
 
         def begin() -> Any:
@@ -305,8 +306,14 @@ class Program(Generic[P, R_co]):
         return task
 
     def _new_body(self, execution: Execution, caller: Caller | None, node: int | None) -> Body:
-        plan = self.plan() if getattr(execution.model, "plan", True) else None
-        return Body(body_code(self._fn), plan, None, node, caller.seed_path if caller is not None else "", execution)
+        return Body(
+            body_code(self._fn),
+            self.plan_for(execution.model),
+            None,
+            node,
+            caller.seed_path if caller is not None else "",
+            execution,
+        )
 
     def _timer(self, execution: Execution) -> TimerHandle | None:
         """Ends the run when its own time limit has passed."""
@@ -391,9 +398,3 @@ def _without_context(fn: Callable[..., Any]) -> inspect.Signature:
     ):
         raise TypeError(f"@program: the first parameter of {fn!r} must be the Context")
     return signature.replace(parameters=parameters[1:])
-
-
-def default_seed() -> int:
-    """The seed of a run that was given none: FURCATE_SEED, or random."""
-    given = os.environ.get("FURCATE_SEED")
-    return int(given) if given else random.getrandbits(63)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +86,10 @@ def _choices(choices: Any) -> tuple[list[Any], list[str]]:
     """Values and texts of a sequence of choices, or of a type with finitely many values."""
     if isinstance(choices, str):
         raise TypeError("c.select takes a sequence of choices or a type such as Literal[...]; this is one string")
+    if isinstance(choices, bytes | Set | Mapping | Iterator):
+        raise TypeError(
+            f"c.select takes a sequence of choices, whose order counts, not {type(choices).__name__}: give a list"
+        )
     if isinstance(choices, Sequence):
         pairs = [(choice, choice_text(choice)) for choice in choices]
     else:

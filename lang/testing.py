@@ -13,7 +13,7 @@ from ..runtime.tokenizer import Tokenizer
 from .backends.base import Model
 from .backends.random_valid import RandomValid
 from .backends.scripted import Scripted, allowed_ids
-from .load import load
+from .load import as_model
 from .types import OutputType, resolve
 
 __all__ = ["RandomValid", "Scripted", "admits", "allowed_tokens"]
@@ -59,7 +59,7 @@ def allowed_tokens(
 def _tokenizer(model: Model | str | None) -> Tokenizer:
     if model is None:
         return ByteTokenizer()
-    return (load(model) if isinstance(model, str) else model).tokenizer
+    return as_model(model).tokenizer
 
 
 def _after(constraint: Constraint, ids: Sequence[int]) -> State:

@@ -79,7 +79,7 @@ class EngineModel(Model):
                 raise TypeError(f"load() has no option {option!r}; {hint}")
         weights = {key: options.pop(key) for key in ("dtype", "device", "max_context") if key in options}
         if isinstance(weights.get("dtype"), str):
-            weights["dtype"] = getattr(torch, weights["dtype"])
+            weights["dtype"] = getattr(torch, weights["dtype"], weights["dtype"])
         return cls(load_model(name, **weights), **options)
 
     def root(self, namespace: str = "") -> Branch:
