@@ -14,7 +14,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened in a run: ``text``, ``op``, ``break``, ``warning``, ``slow``, ...; ``text`` may be ""."""
+    """Something that happened in a run: ``text`` (a piece of a reply, in a stream only), ``gen``, ``select``, ``tool``,
+    ``break`` (the plan did not have this), ``warning``, ``slow``, ``merged turns``. ``text`` may be ""."""
 
     kind: str
     node: str = ""

@@ -190,6 +190,11 @@ def regex(pattern: str, /) -> OutputType[str]:
         raise TypeError("fc.regex takes the pattern's text; give compiled.pattern, with its flags as (?i) and the like")
     if not isinstance(pattern, str):
         raise TypeError(f"fc.regex takes the pattern's text, not {pattern!r}")
+    return _of_pattern(pattern)
+
+
+@lru_cache(maxsize=256)
+def _of_pattern(pattern: str) -> OutputType[str]:
     return OutputType(f"regex({pattern!r})", str, compile=lambda: compile_limited(translate(pattern)), pattern=pattern)
 
 
@@ -233,8 +238,8 @@ def json_schema(
     ``json.loads``.
 
     whitespace: none, or a bounded amount between JSON's tokens. key_order: as the schema declares keys, others behind
-    them, or any. lenient: what cannot be enforced is checked by nobody here; ``fc.testing`` and the raised errors name
-    it otherwise. Its first use raises UnsupportedSchema(path, keyword, reason) for what cannot be enforced exactly,
+    them, or any. lenient: leave out keywords that cannot be enforced; a value may then break
+    them, and nothing checks it. Otherwise the first use raises UnsupportedSchema(path, keyword, reason) for them;
     UnsatisfiableConstraint where no value exists.
     """
     if whitespace not in ("compact", "flexible") or key_order not in ("schema", "any"):
