@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from ..runtime.errors import EngineFailed
@@ -41,6 +42,20 @@ def dispatch(context: Context, task: Task, send: Callable[[], Ticket[R]], place:
         raise _backend_error(context, error, place, path) from error
     finally:
         context._busy = ""
+
+
+@contextmanager
+def assistant_turn(context: Context) -> Iterator[None]:
+    """Open the assistant turn for an operation, where a chat needs it; one that fails leaves the context as it was."""
+    length, turns, open_text = context._branch.length, context._turns.copy(), context._open_text
+    context._open_assistant()
+    try:
+        yield
+    except BaseException:
+        if not context._closed and context._branch.length > length:
+            context._branch.truncate(length)
+            context._turns, context._open_text = turns, open_text
+        raise
 
 
 def _backend_error(context: Context, cause: BaseException, place: Place, path: str) -> BackendError:

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from ..runtime.constraints.protocol import Constraint
 from ..runtime.requests import GenRequest, GenResult
 from ..runtime.vocabulary import Vocabulary
-from .dispatch import dispatch
+from .dispatch import assistant_turn, dispatch
 from .errors import ContextOverflow, FurcateError, Truncated, UnboundedGeneration
 from .operation import OpRecord
 from .options import check_options, logprobs_of, sampling_of, stops_of
@@ -46,29 +46,29 @@ def generate(context: Context, wanted: Any, pattern: str | None, options: Mappin
     ordinal = context._next_ordinal()
     tokenizer = execution.model.tokenizer
     constraint = _constraint(context, task, output)
-    context._open_assistant()
-    if context._branch.length == 0:
-        raise FurcateError(
-            f"{context.path}: gen on an empty context, and the model has no beginning-of-sequence token to start from. "
-            f"Append some text first ({place.where})."
-        )
     path = f"{context.path}/{name}"
-    request = GenRequest(
-        max_tokens=_bound(context, output, options.get("max_tokens"), place),
-        sampling=sampling,
-        key=execution.key(context.seed_path, ordinal, options.get("seed")),
-        end_ids=tokenizer.vocabulary.eos_ids
-        | (execution.format.end_ids(context._turns.roles) if context._turns.roles else frozenset()),
-        min_tokens=options.get("min_tokens") or 0,
-        stop=stop,
-        constraint=constraint,
-        logprobs=logprobs,
-        on_tokens=_streamer(execution.sink, tokenizer.vocabulary, name, context.path) if execution.sink else None,
-        hints=place.hints(),
-        program=execution.number,
-        label=path,
-    )
-    result: GenResult = dispatch(context, task, lambda: context._branch.generate(request), place, path)
+    with assistant_turn(context):
+        if context._branch.length == 0:
+            raise FurcateError(
+                f"{context.path}: gen on an empty context, and the model has no beginning-of-sequence token to start "
+                f"from. Append some text first ({place.where})."
+            )
+        request = GenRequest(
+            max_tokens=_bound(context, output, options.get("max_tokens"), place),
+            sampling=sampling,
+            key=execution.key(context.seed_path, ordinal, options.get("seed")),
+            end_ids=tokenizer.vocabulary.eos_ids
+            | (execution.format.end_ids(context._turns.roles) if context._turns.roles else frozenset()),
+            min_tokens=options.get("min_tokens") or 0,
+            stop=stop,
+            constraint=constraint,
+            logprobs=logprobs,
+            on_tokens=_streamer(execution.sink, tokenizer.vocabulary, name, context.path) if execution.sink else None,
+            hints=place.hints(),
+            program=execution.number,
+            label=path,
+        )
+        result: GenResult = dispatch(context, task, lambda: context._branch.generate(request), place, path)
     text = _text(context, result)
     context._turns.say(text)
     context._charge(result.usage, place.node)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..runtime.metrics import Usage
 from ..runtime.requests import ScoreRequest, ScoreResult
 from .choice import HOWS, Choice, How, choice_text, choose, greedy_scores
-from .dispatch import dispatch
+from .dispatch import assistant_turn, dispatch
 from .errors import ContextOverflow, FurcateError, InvalidChoices
 from .operation import OpRecord
 from .run import Event
@@ -36,28 +36,28 @@ def select(context: Context, choices: Any, how: How, name: str, end: str | None)
         "Select", f"{label}: {' | '.join(texts[:6])}", context, depth=2, task=task, attrs={"choices": texts, "how": how}
     )
     context._next_ordinal()
-    context._open_assistant()
-    cut, sequences = _joint(context, texts)
-    last = _terminators(context, end)
-    _require_room(context, max(map(len, sequences)) + len(last), place)
-    path = f"{context.path}/{label}"
-    if context._branch.length == 0:
-        raise FurcateError(
-            f"{context.path}: select on an empty context, and the model has no beginning-of-sequence token to start "
-            f"from. Append some text first ({place.where})."
-        )
-    scored = tuple((*sequence, *last) for sequence in sequences)
-    request = ScoreRequest(scored, hints=place.hints(), program=execution.number, label=path)
-    with _cut_at(context, cut):
-        result: ScoreResult = dispatch(context, task, lambda: context._branch.score(request), place, path)
-        usage = result.usage
-        if how == "pmi":
-            bare, more = _unconditional(context, task, scored, place, path)
-            scores = [sum(given) - sum(alone) for given, alone in zip(result.logprobs, bare, strict=True)]
-            usage += more
-        else:
-            scores = _scores(how, scored, result)
-        choice = choose(values, scores)
+    with assistant_turn(context):
+        cut, sequences = _joint(context, texts)
+        last = _terminators(context, end)
+        _require_room(context, max(map(len, sequences)) + len(last), place)
+        path = f"{context.path}/{label}"
+        if context._branch.length == 0:
+            raise FurcateError(
+                f"{context.path}: select on an empty context, and the model has no beginning-of-sequence token to "
+                f"start from. Append some text first ({place.where})."
+            )
+        scored = tuple((*sequence, *last) for sequence in sequences)
+        request = ScoreRequest(scored, hints=place.hints(), program=execution.number, label=path)
+        with _cut_at(context, cut):
+            result: ScoreResult = dispatch(context, task, lambda: context._branch.score(request), place, path)
+            usage = result.usage
+            if how == "pmi":
+                bare, more = _unconditional(context, task, scored, place, path)
+                scores = [sum(given) - sum(alone) for given, alone in zip(result.logprobs, bare, strict=True)]
+                usage += more
+            else:
+                scores = _scores(how, scored, result)
+            choice = choose(values, scores)
     chosen = sequences[choice.index]
     context._append_ids(chosen)
     context._open_text = context._branch.length

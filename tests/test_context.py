@@ -248,3 +248,22 @@ def test_an_option_of_the_wrong_kind_is_a_type_error():
             c.gen(max_tokens=3, temperature="hot")
 
     run(body)
+
+
+def test_an_operation_that_is_refused_leaves_the_context_as_it_was():
+    def body(c: Context):
+        c.user("q")
+        before = list(c.tokens), c.messages
+        with pytest.raises(fc.UnboundedGeneration):
+            c.gen()
+        with pytest.raises(fc.ContextOverflow):
+            c.gen(max_tokens=10_000_000)
+        with pytest.raises(fc.BackendError):
+            c.gen(max_tokens=3)
+        with pytest.raises(fc.BackendError):
+            c.select(["a", "b"])
+        assert (list(c.tokens), c.messages) == before
+        c.user("r")
+        return c.gen(max_tokens=3)
+
+    assert run(body, [OSError("down"), OSError("down"), "ok"]).value == "ok"
