@@ -7,54 +7,20 @@ that are still owed). A *claim* is "there is a key of some kind with a value of 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from .byte_dfa import DEAD, ByteDFA, distances, restricted
-from .dfa_algebra import MANY, num_words
-from .machine import FAR, Config, Part, config, need_of
-from .string_part import String
+from .dfa_algebra import MANY
+from .machine import FAR, Config, config, need_of
+from .object_keys import KeyOwner, Names, Others
+from .object_layout import Frame, Layout, bits, labelled
 from .text_parts import COLON, Node
-
-Frame = tuple[int, int, tuple[bytes, ...], int]
-"""(bits of the named keys that are done, pairs so far, other keys so far, bits of the claims owed)"""
 
 OPEN, FIRST, AFTER, NEXT, KEY = "{", "first", "after", "next", "key"
 
-Options = tuple[tuple[int, Node], ...]
-"""Ways to give a key a value: (bits of the claims that it settles, the value)."""
 
-
-@dataclass(slots=True)
-class Layout:
-    """What an object may hold."""
-
-    names: list[str] = field(default_factory=list)
-    """Keys with a schema of their own, in order."""
-    options: list[Options] = field(default_factory=list)
-    """For each of ``names``; none where the key must be absent."""
-    required: int = 0
-    """Bits of the names that must be there."""
-    others: ByteDFA | None = None
-    """All further keys that may be there."""
-    labels: npt.NDArray[np.int32] | None = None
-    """[states of others] index into ``other_options`` where a key ends."""
-    other_options: list[Options] = field(default_factory=list)
-    low: int = 0
-    high: int | None = None
-    excluded: frozenset[bytes] = frozenset()
-    """Keys that are none of the others: those of ``names``."""
-    claims: int = 0
-    """Bits of all claims."""
-    ordered: bool = True
-    """Whether names come in their order and others after them."""
-
-
-class Object(Part):
+class Object(KeyOwner):
     """Objects of a layout. Data: (phase, frame)."""
 
     def __init__(self, layout: Layout, spell_key: Any, spaced: Any) -> None:
@@ -64,8 +30,8 @@ class Object(Part):
         self.initial = (OPEN, (0, 0, (), layout.claims))
         self._usable = sum(1 << i for i, options in enumerate(layout.options) if options)
         self._all = (1 << len(layout.names)) - 1
-        self._keys = _Names([spell_key(name) for name in layout.names])
-        self._others = _Others(layout) if layout.others is not None and any(layout.other_options) else None
+        self._keys = Names([spell_key(name) for name in layout.names])
+        self._others = Others(layout) if layout.others is not None and any(layout.other_options) else None
         self._counts = layout.low > 0 or layout.high is not None
         self._possible: dict[Hashable, bool] = {}
         self._allowed: dict[Hashable, int] = {}
@@ -120,7 +86,7 @@ class Object(Part):
         layout.others, layout.labels = (
             labelled(layout.others.table, ends, layout.labels) if ends.any() else (None, None)
         )
-        self._others = _Others(layout) if layout.others is not None else None
+        self._others = Others(layout) if layout.others is not None else None
 
     # -- frames --------------------------------------------------------------------------------------------------
 
@@ -173,7 +139,7 @@ class Object(Part):
         if not owed:
             return True
         bit = owed & -owed
-        for label in _bits(free):
+        for label in bits(free):
             for settled, node in self.layout.options[label]:
                 after = (done | 1 << label, self._counted(count), frame[2], owed & ~settled)
                 if settled & bit and node.min_bytes < FAR and self._feasible(after):
@@ -192,7 +158,7 @@ class Object(Part):
         if known is None:
             done = frame[0]
             known = 0
-            for label in _bits(self._usable & ~done):
+            for label in bits(self._usable & ~done):
                 if self.layout.ordered and self.layout.required & ~done & ((1 << label) - 1):
                     break
                 if self._values(frame, label):
@@ -209,7 +175,8 @@ class Object(Part):
             and self.feasible(after := self.named(frame, label, settled))
         ]
 
-    def _other_values(self, frame: Frame, key: bytes, kind: int) -> list[tuple[Frame, Node]]:
+    def other_outcomes(self, frame: Frame, key: bytes, kind: int) -> list[tuple[Frame, Node]]:
+        """The frames that a further key may lead to, each with the value that comes first."""
         return [
             (after, node)
             for settled, node in self.layout.other_options[kind]
@@ -223,14 +190,14 @@ class Object(Part):
             return False
         if self.layout.ordered and self.layout.required & ~frame[0]:
             return False
-        return any(self._other_values(frame, b"\xff", kind) for kind in range(len(self.layout.other_options)))
+        return any(self.other_outcomes(frame, b"\xff", kind) for kind in range(len(self.layout.other_options)))
 
     def other_kinds(self, frame: Frame) -> frozenset[int]:
         """Kinds of further keys that may come next."""
         if not self._others_allowed(frame):
             return frozenset()
         kinds = range(len(self.layout.other_options))
-        return frozenset(kind for kind in kinds if self._other_values(frame, b"\xff", kind))
+        return frozenset(kind for kind in kinds if self.other_outcomes(frame, b"\xff", kind))
 
     def _goes_on(self, frame: Frame) -> bool:
         return bool(self.allowed(frame)) or self._others_allowed(frame)
@@ -267,7 +234,7 @@ class Object(Part):
     def other_values(self, holder: Config, key: bytes, kind: int) -> list[Config]:
         """What may follow a further key."""
         frame = holder.data[1]  # type: ignore[index]  # as above
-        return [self.value(holder, after, node) for after, node in self._other_values(frame, key, kind)]
+        return [self.value(holder, after, node) for after, node in self.other_outcomes(frame, key, kind)]
 
     # -- shortest completions ------------------------------------------------------------------------------------
 
@@ -284,10 +251,10 @@ class Object(Part):
         if owed:
             return min((1 + cost for cost in self._settling(frame, owed & -owed)), default=FAR)
         pending = self.layout.required & ~done
-        total = 1 + sum(1 + self.named_cost(label) for label in _bits(pending))
+        total = 1 + sum(1 + self.named_cost(label) for label in bits(pending))
         missing = self.layout.low - count - pending.bit_count()
         if missing > 0:
-            extra = [self.named_cost(label) for label in _bits(self._usable & ~done & ~pending)]
+            extra = [self.named_cost(label) for label in bits(self._usable & ~done & ~pending)]
             if self._others is not None:
                 extra.extend(self._others.costs(missing, used))
             if len(extra) < missing:
@@ -297,18 +264,18 @@ class Object(Part):
 
     def _settling(self, frame: Frame, bit: int) -> Iterable[int]:
         """Costs (pair and all that follows it) of the ways to settle a claim next, or after the required keys."""
-        for label in _bits(self._usable & ~frame[0]):
+        for label in bits(self._usable & ~frame[0]):
             for settled, node in self.layout.options[label]:
                 if settled & bit and node.min_bytes < FAR:
                     skipped = self.layout.required & ~frame[0] & ((1 << label) - 1) if self.layout.ordered else 0
-                    before = sum(1 + self.named_cost(other) for other in _bits(skipped))
+                    before = sum(1 + self.named_cost(other) for other in bits(skipped))
                     after = self.named(frame, label, settled)
                     if self.feasible(after):
                         yield before + self._keys.size(label) + 1 + node.min_bytes + self.cost(after)
         if self._others is None or self._left(frame) <= 0:
             return
         pending = self.layout.required & ~frame[0] if self.layout.ordered else 0
-        before = sum(1 + self.named_cost(other) for other in _bits(pending))
+        before = sum(1 + self.named_cost(other) for other in bits(pending))
         for kind, options in enumerate(self.layout.other_options):
             for settled, node in options:
                 if settled & bit and node.min_bytes < FAR:
@@ -330,12 +297,12 @@ class Object(Part):
     def _pair_cost(self, frame: Frame) -> int:
         """Bytes from where a key must come to the closing brace."""
         best = FAR
-        for label in _bits(self.allowed(frame)):
+        for label in bits(self.allowed(frame)):
             for after, node in self._values(frame, label):
                 best = min(best, self._keys.size(label) + 1 + node.min_bytes + self.cost(after))
         if self._others is not None:
             for kind in self.other_kinds(frame):
-                for after, node in self._other_values(frame, b"\xff", kind):
+                for after, node in self.other_outcomes(frame, b"\xff", kind):
                     best = min(best, self._others.key_cost(kind, frame[2]) + 1 + node.min_bytes + self.cost(after))
         return best
 
@@ -347,226 +314,3 @@ class Object(Part):
             for after, node in self._values(frame, label):
                 best = min(best, missing + 1 + node.min_bytes + self.cost(after))
         return best + need_of(holder.cont)
-
-
-def labelled(
-    table: npt.NDArray[np.int32], ends: npt.NDArray[np.bool_], labels: npt.NDArray[np.int32]
-) -> tuple[ByteDFA, npt.NDArray[np.int32]]:
-    """An automaton without the states that reach no end, and the labels of those that are left."""
-    return restricted(table, ends), np.where(ends, labels, -1)[distances(table, ends) >= 0].astype(np.int32)
-
-
-def _bits(mask: int) -> Iterable[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low
-
-
-class _Names(Part):
-    """The named keys behind their opening quote: a trie whose states know which names they lead to. Data: a state."""
-
-    def __init__(self, spellings: Sequence[Sequence[bytes]]) -> None:
-        self._edges: list[dict[int, int]] = [{}]
-        self._reach = [0]
-        self._label: dict[int, int] = {}
-        self._depth = [0]
-        self._sizes: list[int] = []
-        self._texts: list[list[bytes]] = []
-        for label, texts in enumerate(spellings):
-            self._sizes.append(min(len(text) for text in texts))
-            self._texts.append([text[1:] for text in texts])
-            for text in texts:
-                state = 0
-                self._reach[0] |= 1 << label
-                for byte in text[1:]:
-                    if byte not in self._edges[state]:
-                        self._edges[state][byte] = len(self._edges)
-                        self._edges.append({})
-                        self._reach.append(0)
-                        self._depth.append(self._depth[state] + 1)
-                    state = self._edges[state][byte]
-                    self._reach[state] |= 1 << label
-                self._label[state] = label
-
-    def size(self, label: int) -> int:
-        """Bytes of a name's shortest spelling, quotes included."""
-        return self._sizes[label]
-
-    def step(self, data: Any, cont: Config | None, byte: int) -> Iterable[Config | None]:
-        after = self._edges[data].get(byte)
-        if after is None or cont is None:
-            return ()
-        allowed = cont.part.allowed(cont.data[1])  # type: ignore[attr-defined, index]  # the object and its frame
-        return (config(self, after, cont),) if self._reach[after] & allowed else ()
-
-    def closes(self, data: Any) -> bool:
-        return data in self._label
-
-    def live(self, data: Any) -> bool:
-        return bool(self._edges[data])
-
-    def finish(self, data: Any, cont: Config | None) -> Iterable[Config | None]:
-        assert cont is not None
-        return cont.part.named_values(cont, self._label[data])  # type: ignore[attr-defined, no-any-return]  # as above
-
-    def exits(self, data: Any, cont: Config | None) -> Iterable[int]:
-        return [byte for byte in self._edges[data] if self.step(data, cont, byte)]
-
-    def need(self, data: Any, cont: Config | None) -> int:
-        assert cont is not None
-        owner = cont.part
-        assert isinstance(owner, Object)
-        labels = [
-            (label, len(text) - self._depth[data])
-            for label in _bits(self._reach[data] & owner.allowed(cont.data[1]))  # type: ignore[index]  # the frame
-            for text in self._texts[label]
-            if self._leads(data, text)
-        ]
-        return owner.key_need(cont, labels)
-
-    def _leads(self, data: int, text: bytes) -> bool:
-        state = 0
-        for byte in text[: self._depth[data]]:
-            state = self._edges[state].get(byte, -1)
-            if state < 0:
-                return False
-        return state == data
-
-
-class _Others(String):
-    """Further keys: strings whose last state says what kind of value follows, and which are used at most once."""
-
-    def __init__(self, layout: Layout) -> None:
-        assert layout.others is not None
-        assert layout.labels is not None
-        super().__init__(layout.others, tracked=True)
-        self._layout = layout
-        self._kinds = layout.labels.tolist()
-        self.num_keys = int(num_words(layout.others)[0])
-        if self.num_keys < MANY:
-            self.num_keys -= sum(layout.others.accepts(key) for key in layout.excluded)
-        self._excluded = tuple(layout.excluded)
-        self._distance = [
-            distances(self._raw, layout.labels == kind).tolist() for kind in range(len(layout.other_options))
-        ]
-
-    def taken(self, cont: Config | None) -> Sequence[bytes]:
-        used: tuple[bytes, ...] = cont.data[1][2] if cont is not None else ()  # type: ignore[index]  # the frame
-        return self._excluded + used
-
-    def opened(self, kinds: frozenset[int], holder: Config) -> Config | None:
-        """The key behind its opening quote, None if no key of ``kinds`` is left."""
-        if not self._has_unused(0, b"", holder):
-            return None
-        return config(self, (0, 0, b"", b""), holder)
-
-    def _may_close(self, state: int, chars: int, value: bytes, cont: Config | None) -> bool:
-        if cont is None or not super()._may_close(state, chars, value, cont):
-            return False
-        kinds = cont.part.other_kinds(cont.data[1])  # type: ignore[attr-defined, index]  # the object and its frame
-        return self._kinds[state] in kinds
-
-    def finish(self, data: Any, cont: Config | None) -> Iterable[Config | None]:
-        assert cont is not None
-        kind = self._kinds[-1 - data[0]]
-        return cont.part.other_values(cont, data[3], kind)  # type: ignore[attr-defined, no-any-return]  # as above
-
-    def after_close(self, data: Any, cont: Config | None) -> int:
-        return min((one.need for one in self.finish(data, cont) if one is not None), default=FAR)
-
-    def need(self, data: Any, cont: Config | None) -> int:
-        assert cont is not None
-        owner = cont.part
-        assert isinstance(owner, Object)
-        state, _, escape, value = data
-        if state < 0:
-            return self.after_close(data, cont)
-        extra = 0
-        if escape:
-            extra, state = self._cheapest_escape(state, escape)
-        frame = cont.data[1]  # type: ignore[index]  # the frame
-        best = FAR
-        for kind in owner.other_kinds(frame):
-            missing = self._distance[kind][state]
-            if missing < 0:
-                continue
-            if not escape:
-                missing = self._unused_distance(state, value, kind, frame[2])
-            for after, node in owner._other_values(frame, b"\xff", kind):
-                best = min(best, extra + missing + 2 + node.min_bytes + owner.cost(after))
-        return best + need_of(cont.cont)
-
-    def _unused_distance(self, state: int, value: bytes, kind: int, used: Sequence[bytes]) -> int:
-        """Bytes from ``state`` to the end of a key of ``kind`` that is not used yet."""
-        gone = {key for key in (*used, *self._excluded) if key.startswith(value)}
-        if not gone:
-            missing: int = self._distance[kind][state]
-            return FAR if missing < 0 else missing
-        ends = [(state, value)]
-        for size in range(256):
-            following: list[tuple[int, bytes]] = []
-            seen: dict[int, int] = {}
-            for at, text in ends:
-                if self._kinds[at] == kind and text not in gone:
-                    return size
-                row = self._raw[at]
-                for byte in np.flatnonzero(row != DEAD).tolist():
-                    target = int(row[byte])
-                    if seen.get(target, 0) <= len(gone):  # so many texts to one state that one of them is unused
-                        seen[target] = seen.get(target, 0) + 1
-                        following.append((target, text + bytes((byte,))))
-            ends = following
-        return FAR
-
-    def key_cost(self, kind: int, used: Sequence[bytes]) -> int:
-        """Bytes of the shortest unused key of a kind, quotes included."""
-        return 2 + self._unused_distance(0, b"", kind, used)
-
-    def costs(self, number: int, used: Sequence[bytes]) -> list[int]:
-        """Bytes of the cheapest pairs of ``number`` unused further keys."""
-        found: list[int] = []
-        for kind, options in enumerate(self._layout.other_options):
-            value = min((node.min_bytes for _, node in options), default=FAR)
-            if value < FAR:
-                sizes = _sizes(self.dfa, self._layout, kind, number + len(used) + len(self._excluded))
-                gone = sorted(
-                    len(key) for key in (*used, *self._excluded) if key != b"\xff" and self._kind_of(key) == kind
-                )
-                left = list(sizes)
-                for size in gone:
-                    if size in left:
-                        left.remove(size)
-                left = left[used.count(b"\xff") :]  # a key that is not known yet: the cheapest, at worst
-                found.extend(2 + size + 1 + value for size in left[:number])
-        return sorted(found)[:number]
-
-    def _kind_of(self, key: bytes) -> int:
-        state = self.dfa.step(0, key)
-        return -1 if state == DEAD else int(self._kinds[state])
-
-
-@lru_cache(maxsize=1024)
-def _sizes_cached(dfa: ByteDFA, accepting: bytes, number: int) -> tuple[int, ...]:
-    ends = np.frombuffer(accepting, dtype=np.bool_)
-    table = dfa.table.copy()
-    table[:, [*range(0x20), 0x22, 0x5C]] = DEAD
-    ways = {0: 1}
-    sizes: list[int] = []
-    for size in range(512):
-        sizes.extend([size] * min(number, sum(count for state, count in ways.items() if ends[state])))
-        if len(sizes) >= number or not ways:
-            break
-        following: dict[int, int] = {}
-        for state, count in ways.items():
-            row = table[state]
-            for target, times in zip(*np.unique(row[row != DEAD], return_counts=True), strict=True):
-                following[int(target)] = min(number, following.get(int(target), 0) + count * int(times))
-        ways = following
-    return tuple(sizes[:number])
-
-
-def _sizes(dfa: ByteDFA, layout: Layout, kind: int, number: int) -> tuple[int, ...]:
-    """Lengths of the shortest ``number`` further keys of a kind, ascending."""
-    assert layout.labels is not None
-    return _sizes_cached(dfa, (layout.labels == kind).tobytes(), number)

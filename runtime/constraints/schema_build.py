@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 
 from ..errors import InvalidRegex, UnsatisfiableConstraint, UnsupportedSchema
-from . import array_part, object_part
+from . import array_part, object_layout, object_part
 from .byte_dfa import ByteDFA, compile_pattern, restricted
 from .choices import compile_choices
 from .dfa_algebra import MANY, combine, conjunction, num_words, union
@@ -229,7 +229,7 @@ class Builder:
         claims = sorted(shape.claims, key=repr)
         if len(claims) > _MOST_CLAIMS:
             raise UnsupportedSchema("#", "not", f"more than {_MOST_CLAIMS} keys that must be somewhere in one object")
-        layout = object_part.Layout(low=shape.low, high=shape.high, ordered=self.style.ordered)
+        layout = object_layout.Layout(low=shape.low, high=shape.high, ordered=self.style.ordered)
         layout.claims = (1 << len(claims)) - 1
         declared = dict.fromkeys(name for name, _ in shape.named)
         names = [*declared, *sorted(shape.required - declared.keys())]
@@ -247,7 +247,7 @@ class Builder:
         self._further_keys(shape, layout, [(kind, key) for kind, key in claims])
         return object_part.Object(layout, spelt, self.spaced)
 
-    def _options(self, value: Key, held: Sequence[int], claims: Sequence[Key]) -> object_part.Options:
+    def _options(self, value: Key, held: Sequence[int], claims: Sequence[Key]) -> object_layout.Options:
         """The ways to give a key a value: for each set of claims that it may settle, the value."""
         if self.expander.never <= value:
             return ()
@@ -260,7 +260,7 @@ class Builder:
                     options.append((sum(chosen), self.node(key)))
         return tuple(options)
 
-    def _further_keys(self, shape: Obj, layout: object_part.Layout, claims: Sequence[tuple[Kind, Key]]) -> None:
+    def _further_keys(self, shape: Obj, layout: object_layout.Layout, claims: Sequence[tuple[Kind, Key]]) -> None:
         base = UNIVERSAL
         if shape.texts:
             found = self.strings(shape.texts)
@@ -326,7 +326,7 @@ class Builder:
         if parts or (labels[accepting] < 0).any():
             ends = labels >= 0
             try:
-                kept = object_part.labelled(table, ends, labels)
+                kept = object_layout.labelled(table, ends, labels)
             except UnsatisfiableConstraint:
                 layout.other_options = []
                 return
@@ -335,7 +335,7 @@ class Builder:
             layout.others, layout.labels = base, labels
         self._names_of_finite(layout)
 
-    def _names_of_finite(self, layout: object_part.Layout) -> None:
+    def _names_of_finite(self, layout: object_layout.Layout) -> None:
         """A few further keys that can all be listed stay as they are: the automaton knows which are left."""
         assert layout.others is not None
         if int(num_words(layout.others)[0]) < MANY and not any(layout.other_options):
