@@ -95,3 +95,14 @@ def test_usage_adds_up() -> None:
     )
     assert (total.prompt, total.computed, total.repeated) == (7, 5 + 1 + 2, 2)
     assert total.missed_because == {"new": 4, "evicted": 1}
+
+
+def test_what_a_cancelled_call_had_computed_is_counted_as_abandoned() -> None:
+    kit = Kit(40, max_step_tokens=32)
+    ticket = kit.root(TEXT[:100]).generate(request(4))
+    kit.engine.step()
+    ticket.cancel()
+    kit.drain()
+    assert (kit.stat("tokens_computed"), kit.stat("tokens_abandoned")) == (32, 32)
+    kit.generate(kit.root(TEXT[100:110]), 1)
+    assert kit.stat("tokens_abandoned") == 32
