@@ -72,7 +72,7 @@ class Program:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_fifty_random_programs_aborted_in_every_phase_leave_the_ledger_at_zero(seed: int) -> None:
+def test_s20_fifty_random_programs_aborted_in_every_phase_leave_the_ledger_at_zero(seed: int) -> None:
     """Four times fifty: queued, between the chunks of a prefill, with copies queued, decoding, ended, twice."""
     rng = random.Random(seed)
     kit = Kit(24, max_step_tokens=rng.choice([8, 24, 64]))
